@@ -1,0 +1,1 @@
+"""Checkpoints: what a model is, where its tensors lie, and how its text becomes tokens."""

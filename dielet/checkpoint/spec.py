@@ -1,0 +1,102 @@
+"""ModelSpec: every number of a decoder-only model that its graph depends on."""
+
+from typing import Any
+
+import msgspec
+
+from dielet.errors import Unsupported, UsageError
+
+SUPPORTED_MODEL_TYPES = ("llama", "qwen3")
+SUPPORTED_ACTIVATIONS = ("silu",)
+
+# An absurd size is a damaged or hostile file: it is refused before anything is allocated for it.
+_LIMITS = {
+    "hidden": (1, 1 << 17),
+    "layers": (1, 1 << 10),
+    "heads": (1, 1 << 12),
+    "kv_heads": (1, 1 << 12),
+    "head_dim": (2, 1 << 12),
+    "intermediate": (1, 1 << 20),
+    "vocab": (1, 1 << 22),
+    "max_position": (1, 1 << 26),
+}
+
+
+class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A decoder-only model.  Sizes are elements; raises UsageError or Unsupported when built wrong.
+
+    rope_scaling is None, or a dict whose `rope_type` says how its other entries are meant
+    (the names are those of Hugging Face's config.json).  eos_ids are united from every source.
+    """
+
+    model_type: str
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    norm_eps: float
+    rope_theta: float
+    max_position: int
+    tied: bool
+    qk_norm: bool
+    rope_scaling: dict[str, Any] | None = None
+    activation: str = "silu"
+    bos_id: int | None = None
+    eos_ids: tuple[int, ...] = ()
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.model_type not in SUPPORTED_MODEL_TYPES:
+            raise Unsupported(unsupported_model_type(self.model_type))
+        if self.activation not in SUPPORTED_ACTIVATIONS:
+            raise Unsupported(
+                f"activation {self.activation!r} is not supported; "
+                f"supported: {', '.join(SUPPORTED_ACTIVATIONS)}"
+            )
+        for field, (low, high) in _LIMITS.items():
+            value = getattr(self, field)
+            if not low <= value <= high:
+                raise UsageError(f"{field} is {value}; it must be from {low} to {high}")
+        if self.heads % self.kv_heads:
+            raise UsageError(
+                f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}; "
+                "every KV head must serve the same number of query heads"
+            )
+        if self.head_dim % 2:
+            raise UsageError(f"head_dim is {self.head_dim}; rotary embedding needs an even number")
+        if not 0 < self.norm_eps < 1:
+            raise UsageError(f"norm_eps is {self.norm_eps}; it must be above 0 and below 1")
+        if not 1 < self.rope_theta < 1e15:
+            raise UsageError(f"rope_theta is {self.rope_theta}; it must be above 1 and below 1e15")
+        for role, token in [("bos_id", self.bos_id), *(("eos_ids", t) for t in self.eos_ids)]:
+            if token is not None and not 0 <= token < self.vocab:
+                raise UsageError(f"{role} {token} is outside the vocabulary of {self.vocab}")
+
+    @property
+    def q_size(self) -> int:
+        """Outputs of q_proj: heads * head_dim, which need not be `hidden`."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        """Outputs of k_proj and of v_proj."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights, norms included, a tied head counted once."""
+        attention = self.hidden * (2 * self.q_size + 2 * self.kv_size)
+        norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
+        layer = attention + 3 * self.hidden * self.intermediate + norms
+        tables = self.vocab * self.hidden * (1 if self.tied else 2)
+        return self.layers * layer + tables + self.hidden
+
+
+def unsupported_model_type(model_type: object) -> str:
+    """The sentence that refuses a model family, with the list of those that work."""
+    return (
+        f"model_type {model_type!r} is not supported; supported: {', '.join(SUPPORTED_MODEL_TYPES)}"
+    )
