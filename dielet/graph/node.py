@@ -1,0 +1,124 @@
+"""The graph's one node type, the table of ops, and the check that a graph is well formed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from dielet.errors import InternalError
+
+Attrs = Mapping[str, int | float | str | bool]
+
+
+@dataclass(frozen=True)
+class Value:
+    """A matrix [rows, columns] that one node makes; `rows` is the program's token count."""
+
+    node: int
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation.  `inputs` are node numbers, `params` canonical parameter names."""
+
+    op: str
+    path: str
+    inputs: tuple[int, ...]
+    params: tuple[str, ...]
+    columns: int
+    attrs: Attrs = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True)
+class Op:
+    """What the verifier holds a node of this op against: counts of inputs and parameters."""
+
+    inputs: tuple[int, ...]
+    params: tuple[int, ...]
+    attrs: tuple[str, ...]
+    about: str
+
+
+OPS: dict[str, Op] = {
+    "input": Op((0,), (0,), (), "the hidden state of the chunk, as the embedding gives it"),
+    "rmsnorm": Op((1,), (1,), ("eps", "heads"), "x / sqrt(mean(x^2) + eps) * weight, per head"),
+    "linear": Op((1, 2), (1,), (), "x . w^T; a second input is added (a residual)"),
+    "rotary": Op(
+        (1,),
+        (0, 1),
+        ("heads", "eps", "scale"),
+        "rotate halves by position, times scale; normed per head first if it has a parameter",
+    ),
+    "attention": Op(
+        (3,),
+        (0, 1),
+        ("heads", "kv_heads", "layer", "eps"),
+        "append k (normed if it has a parameter, rotated) and v to the cache, attend with q",
+    ),
+    "add": Op((2,), (0,), (), "a + b"),
+    "silu_mul": Op((2,), (0,), (), "silu(gate) * up"),
+}
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in an order in which they can run; the last one is the output."""
+
+    rows: int
+    nodes: tuple[Node, ...]
+
+    @property
+    def output(self) -> int:
+        return len(self.nodes) - 1
+
+    def users(self) -> list[list[int]]:
+        """For every node, the nodes that read it."""
+        users: list[list[int]] = [[] for _ in self.nodes]
+        for number, node in enumerate(self.nodes):
+            for source in node.inputs:
+                users[source].append(number)
+        return users
+
+
+def verify_graph(graph: Graph) -> None:
+    """Raise InternalError unless every node is legal and reads only what was made before it."""
+    for number, node in enumerate(graph.nodes):
+        where = f"graph node {number} ({node.op} {node.path})"
+        op = OPS.get(node.op)
+        if op is None:
+            raise InternalError(f"{where}: no such op")
+        if len(node.inputs) not in op.inputs or len(node.params) not in op.params:
+            raise InternalError(
+                f"{where}: {len(node.inputs)} inputs and {len(node.params)} parameters, "
+                f"expected {op.inputs} and {op.params}"
+            )
+        if any(not 0 <= source < number for source in node.inputs):
+            raise InternalError(f"{where}: reads {node.inputs}, which is not made before it")
+        missing = [name for name in op.attrs if name not in node.attrs]
+        if missing:
+            raise InternalError(f"{where}: lacks {missing}")
+        if node.columns < 1:
+            raise InternalError(f"{where}: {node.columns} columns")
+        _verify_columns(graph, node, where)
+    unread = [
+        n for n, readers in enumerate(graph.users()[:-1]) if not readers and graph.nodes[n].op
+    ]
+    if unread:
+        raise InternalError(f"graph nodes {unread} are never read")
+
+
+def _verify_columns(graph: Graph, node: Node, where: str) -> None:
+    widths = [graph.nodes[source].columns for source in node.inputs]
+    same = {
+        "rmsnorm": widths,
+        "rotary": widths,
+        "add": widths,
+        "silu_mul": widths,
+        "linear": widths[1:],
+        "attention": widths[:1],
+    }.get(node.op, [])
+    if any(width != node.columns for width in same):
+        raise InternalError(f"{where}: {node.columns} columns from inputs of {widths}")
