@@ -130,14 +130,14 @@ def pack(
     assert out.shape == fmt.packed_shape(N, K) and out.dtype == fmt.record(K)
     if fmt.kind == "bf16":
         bits = values if values.dtype == np.uint16 else to_bf16(values)
-        _put_words(out["q"].reshape(-1, K // 2, PANEL, 2), _words(bits, 0), "<u4")
+        _put_words(out["q"].reshape(-1, K // 2, PANEL, 2), _words(bits, 0))
         return out
     assert values.dtype == np.uint8 and scale is not None and scale.dtype == np.float16
     assert scale.shape == (N, K // fmt.group) and (minimum is not None) == fmt.minimum
     words = _words(values, 0 if fmt.minimum else fmt.zero_point)
     if fmt.kind == "int4":
-        words = words[:, 0::2] | (words[:, 1::2] << 4)
-    _put_words(out["q"], words, "<u4")
+        words = words[:, 0::2] | words[:, 1::2] << np.uint32(4)
+    _put_words(out["q"], words)
     _put_lanes(out["scale"], scale)
     if minimum is not None:
         _put_lanes(out["min"], minimum)
@@ -150,12 +150,13 @@ def _words(values: NDArray[Any], padding: int) -> NDArray[np.uint32]:
     if missing:
         rows = np.full((missing, values.shape[1]), padding, values.dtype)
         values = np.concatenate([values, rows])
-    return np.ascontiguousarray(values).view("<u4")
+    words: NDArray[np.uint32] = np.ascontiguousarray(values).view("<u4")
+    return words
 
 
-def _put_words(q: NDArray[Any], words: NDArray[np.uint32], word: str) -> None:
+def _put_words(q: NDArray[Any], words: NDArray[np.uint32]) -> None:
     """Scatter words [panels*32, steps] into q [panels(, groups), steps, 32, 4 bytes]."""
-    target = q.view(word)[..., 0]  # [panels(, groups), steps, 32]
+    target = q.view("<u4")[..., 0]  # [panels(, groups), steps, 32]
     panels = target.shape[0]
     by_panel = words.reshape(panels, PANEL, *target.shape[1:-1])
     target[...] = np.moveaxis(by_panel, 1, -1)
