@@ -12,17 +12,11 @@ Attrs = Mapping[str, int | float | str | bool]
 
 
 @dataclass(frozen=True)
-class Value:
-    """A matrix [rows, columns] that one node makes; `rows` is the program's token count."""
-
-    node: int
-    rows: int
-    columns: int
-
-
-@dataclass(frozen=True)
 class Node:
-    """One operation.  `inputs` are node numbers, `params` canonical parameter names."""
+    """One operation, making a matrix [rows of the graph, columns].
+
+    `inputs` are node numbers, `params` canonical parameter names.
+    """
 
     op: str
     path: str
@@ -60,6 +54,8 @@ OPS: dict[str, Op] = {
     ),
     "add": Op((2,), (0,), (), "a + b"),
     "silu_mul": Op((2,), (0,), (), "silu(gate) * up"),
+    "convert": Op((1,), (0,), ("out",), "the same values as bf16"),
+    "quantize": Op((1,), (0,), ("out",), "int8 with a scale per row and group"),
 }
 
 
@@ -103,9 +99,7 @@ def verify_graph(graph: Graph) -> None:
         if node.columns < 1:
             raise InternalError(f"{where}: {node.columns} columns")
         _verify_columns(graph, node, where)
-    unread = [
-        n for n, readers in enumerate(graph.users()[:-1]) if not readers and graph.nodes[n].op
-    ]
+    unread = [n for n, readers in enumerate(graph.users()[:-1]) if not readers]
     if unread:
         raise InternalError(f"graph nodes {unread} are never read")
 
@@ -117,6 +111,8 @@ def _verify_columns(graph: Graph, node: Node, where: str) -> None:
         "rotary": widths,
         "add": widths,
         "silu_mul": widths,
+        "convert": widths,
+        "quantize": widths,
         "linear": widths[1:],
         "attention": widths[:1],
     }.get(node.op, [])

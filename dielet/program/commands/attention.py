@@ -1,0 +1,119 @@
+"""Rotary positions, the key and value cache, and attention over it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dielet.formats.bf16 import from_bf16, to_bf16
+from dielet.formats.packed import PANEL
+from dielet.program.commands.entry import Entry, Run, Values, columns, command, stride
+from dielet.program.commands.values import (
+    keys,
+    read_keys,
+    read_values,
+    rms_normed,
+    rotated,
+    store,
+)
+from dielet.program.types import Command
+
+
+@command
+class Rotary(Entry):
+    """y = rotate(x) * scale by position past + t, per head; x is normed per head first if asked."""
+
+    kind = "rotary"
+    engine = "general"
+    reads = "x norm? cos sin"
+    writes = "y"
+    static = ("D", "norm", "eps", "scale")
+
+    def meaning(self, c: Command, v: Values, run: Run) -> None:
+        x = _heads(v["x"], run.valid, int(c.attrs["D"]))
+        if c.attrs["norm"]:
+            x = rms_normed(x, v["norm"][0], float(c.attrs["eps"]))
+        at = slice(run.past, run.past + run.valid)
+        y = rotated(x, v["cos"][at], v["sin"][at]) * np.float32(c.attrs["scale"])
+        v["y"][: run.valid] = to_bf16(y.reshape(run.valid, -1))
+
+    def params(self, c: Command) -> tuple[int, ...]:
+        return columns(c, "x") // int(c.attrs["D"]), stride(c, "x"), stride(c, "y")
+
+    def ops(self, c: Command) -> dict[str, int]:
+        return {"f32": 6 * c.operand("x").region.rows * columns(c, "x")}
+
+
+@command
+class KvAppend(Entry):
+    """Write rotated (and normed) keys and values of this chunk at positions past ... past+valid.
+
+    A value written at an even position clears its odd partner, so half a pair is never stale.
+    """
+
+    kind = "kv_append"
+    engine = "general"
+    reads = "k v norm? cos sin"
+    writes = "k_cache v_cache"
+    static = ("D", "norm", "eps")
+
+    def meaning(self, c: Command, v: Values, run: Run) -> None:
+        D = int(c.attrs["D"])
+        k, value = _heads(v["k"], run.valid, D), _heads(v["v"], run.valid, D)
+        if c.attrs["norm"]:
+            k = rms_normed(k, v["norm"][0], float(c.attrs["eps"]))
+        at = np.arange(run.past, run.past + run.valid)
+        k_bits = to_bf16(rotated(k, v["cos"][at], v["sin"][at]))
+        v_bits = to_bf16(value)
+        for head in range(k.shape[1]):
+            panels = keys(v["k_cache"][head], D)
+            panels[at // PANEL, at % PANEL] = k_bits[:, head].reshape(run.valid, D // 2, 2)
+            pairs = v["v_cache"][head].reshape(-1, D, 2)
+            pairs[at[-1] // 2, :, 1] = 0
+            pairs[at // 2, :, at % 2] = v_bits[:, head]
+
+    def params(self, c: Command) -> tuple[int, ...]:
+        heads = columns(c, "k") // int(c.attrs["D"])
+        return heads, stride(c, "k"), stride(c, "v"), c.operand("k_cache").region.stride
+
+    def ops(self, c: Command) -> dict[str, int]:
+        return {"f32": 6 * c.operand("k").region.rows * columns(c, "k")}
+
+
+@command
+class Attention(Entry):
+    """y = softmax(q . k^T) . v over the cache, causal: row t sees positions 0 ... past + t.
+
+    q is already scaled by log2(e)/sqrt(D), so that the softmax is 2^s / sum 2^s.
+    """
+
+    kind = "attention"
+    engine = "neural"
+    reads = "q k_cache v_cache"
+    writes = "y"
+    static = ("D", "G", "T", "out")
+
+    def meaning(self, c: Command, v: Values, run: Run) -> None:
+        D, G = int(c.attrs["D"]), int(c.attrs["G"])
+        q = from_bf16(_heads(v["q"], run.valid, D))
+        end = run.past + run.valid
+        seen = np.arange(end)[None, :] <= run.past + np.arange(run.valid)[:, None]
+        y = np.empty_like(q)
+        for head in range(q.shape[1]):
+            k = read_keys(v["k_cache"][head // G], D)[:end]
+            values = read_values(v["v_cache"][head // G], D)[:end]
+            s = np.where(seen, q[:, head] @ k.T, -np.inf)
+            p = np.exp2(s - s.max(-1, keepdims=True))
+            y[:, head] = p @ values / p.sum(-1, keepdims=True)
+        store(v, run.valid, y.reshape(run.valid, -1), str(c.attrs["out"]), 0)
+
+    def params(self, c: Command) -> tuple[int, ...]:
+        cache = c.operand("k_cache").region
+        return cache.rows, stride(c, "q"), stride(c, "y"), cache.stride
+
+    def ops(self, c: Command) -> dict[str, int]:
+        positions = c.operand("k_cache").region.width // (2 * int(c.attrs["D"]))
+        return {"bf16": 4 * c.operand("q").region.rows * columns(c, "q") * positions}
+
+
+def _heads(x: np.ndarray, valid: int, D: int) -> np.ndarray:
+    return x[:valid].reshape(valid, -1, D)

@@ -1,0 +1,121 @@
+"""Norms, gated activation, changes of number format, and the summary of the logits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dielet.program.commands.entry import Entry, Run, Values, columns, command, rows_of, stride
+from dielet.program.commands.values import rms_normed, store
+from dielet.program.types import Command
+
+OUT = "y y_scale? y_sum?"
+
+
+@command
+class RmsNorm(Entry):
+    """y = x / sqrt(mean(x^2) + eps) * weight, rows row0 ... of the chunk."""
+
+    kind = "rmsnorm"
+    engine = "general"
+    reads = "x weight"
+    writes = OUT
+    static = ("K", "eps", "out", "group")
+
+    def meaning(self, c: Command, v: Values, run: Run) -> None:
+        rows = rows_of(c, run)
+        y = rms_normed(v["x"][:rows], v["weight"][0], float(c.attrs["eps"]))
+        store(v, rows, y, str(c.attrs["out"]), int(c.attrs["group"]))
+
+    def params(self, c: Command) -> tuple[int, ...]:
+        return stride(c, "x"), stride(c, "y"), stride(c, "y_scale"), *_rows(c)
+
+    def ops(self, c: Command) -> dict[str, int]:
+        return {"f32": 4 * c.operand("x").region.rows * columns(c, "x")}
+
+
+@command
+class Quantize(Entry):
+    """y = x as int8 with a scale and a code sum per row and group."""
+
+    kind = "quantize"
+    engine = "general"
+    reads = "x"
+    writes = "y y_scale y_sum"
+    static = ("group",)
+
+    def meaning(self, c: Command, v: Values, run: Run) -> None:
+        rows = rows_of(c, run)
+        store(v, rows, v["x"][:rows], "int8", int(c.attrs["group"]))
+
+    def params(self, c: Command) -> tuple[int, ...]:
+        return columns(c, "x"), stride(c, "x"), stride(c, "y"), stride(c, "y_scale"), *_rows(c)
+
+    def ops(self, c: Command) -> dict[str, int]:
+        return {"f32": 4 * c.operand("x").region.rows * columns(c, "x")}
+
+
+@command
+class Convert(Entry):
+    """y = x rounded to bf16."""
+
+    kind = "convert"
+    engine = "general"
+    reads = "x"
+    writes = "y"
+    static = ()
+
+    def meaning(self, c: Command, v: Values, run: Run) -> None:
+        rows = rows_of(c, run)
+        store(v, rows, v["x"][:rows], "bf16", 0)
+
+    def params(self, c: Command) -> tuple[int, ...]:
+        return columns(c, "x"), stride(c, "x"), stride(c, "y"), *_rows(c)
+
+
+@command
+class SiluMul(Entry):
+    """y = gate / (1 + exp(-gate)) * up."""
+
+    kind = "silu_mul"
+    engine = "general"
+    reads = "gate up"
+    writes = OUT
+    static = ("out", "group")
+
+    def meaning(self, c: Command, v: Values, run: Run) -> None:
+        gate, up = (v[role][: run.valid].astype(np.float64) for role in ("gate", "up"))
+        with np.errstate(over="ignore"):
+            y = (gate / (1 + np.exp(-gate)) * up).astype(np.float32)
+        store(v, run.valid, y, str(c.attrs["out"]), int(c.attrs["group"]))
+
+    def params(self, c: Command) -> tuple[int, ...]:
+        strides = (stride(c, role) for role in ("gate", "up", "y", "y_scale"))
+        return (columns(c, "gate"), *strides)
+
+    def ops(self, c: Command) -> dict[str, int]:
+        return {"f32": 6 * c.operand("gate").region.rows * columns(c, "gate")}
+
+
+@command
+class Select(Entry):
+    """out = (largest logit, its lowest column, how many are not finite, 0), as 32-bit words."""
+
+    kind = "select"
+    engine = "general"
+    reads = "x"
+    writes = "y"
+    static = ()
+
+    def meaning(self, c: Command, v: Values, run: Run) -> None:
+        x = v["x"][0]
+        bad = int(np.count_nonzero(~np.isfinite(x)))
+        best = int(np.argmax(np.where(np.isnan(x), -np.inf, x)))
+        v["y"][0, 0] = x[best : best + 1].view(np.int32)[0]
+        v["y"][0, 1:] = best, bad, 0
+
+    def params(self, c: Command) -> tuple[int, ...]:
+        return (columns(c, "x"),)
+
+
+def _rows(c: Command) -> tuple[int, int]:
+    return int(c.attrs["row0"]), c.operand("x").region.rows

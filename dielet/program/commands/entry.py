@@ -1,0 +1,109 @@
+"""One entry per command: its engine, operands, meaning, cost and kernel all in one place.
+
+`explain`, the command reference, the conformance test, the simulator's cost and the host's kernels
+are derived from the entry.  Adding a command is adding one entry (and a kernel family).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dielet.errors import InternalError
+from dielet.program.types import Attr, Command, Cost
+
+Array = NDArray[Any]
+Values = Mapping[str, Array]
+"""Operand views by role: [rows, columns] of the operand's dtype; packed weights as bytes."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is bound at run time: tokens already in the cache, and real rows of this chunk."""
+
+    past: int
+    valid: int
+
+
+class Entry:
+    """Base of all entries; subclasses fill in the parts."""
+
+    kind: ClassVar[str]
+    engine: ClassVar[str]  # neural, general, or dma: the class of engine, for devices to map
+    reads: ClassVar[str]  # roles in order; `?` marks those that an attribute may leave out
+    writes: ClassVar[str]
+    updates: ClassVar[str] = ""  # roles both read and written
+    static: ClassVar[tuple[str, ...]]  # attrs that select the kernel
+
+    def meaning(self, c: Command, v: Values, run: Run) -> None:
+        """Compute in numpy, writing the views of the written operands: the specification."""
+        raise InternalError(f"command {self.kind} has no meaning")
+
+    def params(self, c: Command) -> tuple[int, ...]:
+        """The kernel's run-time parameters, in the order of its ABI."""
+        raise InternalError(f"command {self.kind} has no kernel parameters")
+
+    def ops(self, c: Command) -> dict[str, int]:
+        """Operations of the full shape by number format."""
+        return {}
+
+    def operand_order(self) -> tuple[str, ...]:
+        """All roles, in the order in which the kernel takes them."""
+        return tuple((self.reads + " " + self.updates + " " + self.writes).replace("?", "").split())
+
+    def kernel(self, c: Command) -> tuple[str, tuple[tuple[str, Attr], ...]]:
+        """The kernel's family and static parameters."""
+        return self.kind, tuple((name, c.attrs[name]) for name in self.static)
+
+    def cost(self, c: Command) -> Cost:
+        reads = set((self.reads + " " + self.updates).replace("?", "").split())
+        writes = set((self.writes + " " + self.updates).split())
+        return Cost(
+            ops=self.ops(c),
+            reads={o.role: o.region.nbytes for o in c.operands if o.role in reads},
+            writes={o.role: o.region.nbytes for o in c.operands if o.role in writes},
+        )
+
+
+ENTRIES: dict[str, Entry] = {}
+
+
+def command(cls: type[Entry]) -> type[Entry]:
+    """Class decorator: put the entry in the table."""
+    ENTRIES[cls.kind] = cls()
+    return cls
+
+
+def by_kind(kind: str) -> Entry:
+    entry = ENTRIES.get(kind)
+    if entry is None:
+        raise InternalError(f"no command is called '{kind}'; known: {', '.join(sorted(ENTRIES))}")
+    return entry
+
+
+def columns(c: Command, role: str) -> int:
+    """Elements per row of an operand."""
+    operand = c.operand(role)
+    return operand.region.width // ITEM_SIZE[operand.dtype]
+
+
+def stride(c: Command, role: str) -> int:
+    """Distance of an operand's rows, in elements; 0 when the command has no such operand."""
+    if not c.has(role):
+        return 0
+    operand = c.operand(role)
+    return operand.region.stride // ITEM_SIZE[operand.dtype]
+
+
+ITEM_SIZE = {"f32": 4, "i32": 4, "bf16": 2, "s8": 1, "packed": 1}
+
+Meaning = Callable[[Command, Values, Run], None]
+
+
+def rows_of(c: Command, run: Run) -> int:
+    """Real rows of a command that owns rows [row0, row0 + rows) of the chunk."""
+    return int(np.clip(run.valid - int(c.attrs["row0"]), 0, c.operand("x").region.rows))

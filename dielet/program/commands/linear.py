@@ -1,0 +1,55 @@
+"""Matrix multiplication with packed weights."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dielet.formats.bf16 import from_bf16
+from dielet.formats.packed import PANEL, WeightFormat, unpack
+from dielet.program.commands.entry import Entry, Run, Values, command, stride
+from dielet.program.commands.values import dequantize_rows
+from dielet.program.types import Attr, Command
+
+
+def weight_format(attrs: dict[str, Attr]) -> WeightFormat:
+    kind = str(attrs["format"])
+    return WeightFormat(kind, int(attrs["group"]), bool(attrs["minimum"]))  # type: ignore[arg-type]
+
+
+@command
+class Linear(Entry):
+    """y[T, N] = x[T, K] . w[N, K]^T, plus a residual [T, N] if there is one.
+
+    x is bf16, or int8 with a scale and a code sum per row and group; w is in panels of 32 outputs.
+    """
+
+    kind = "linear"
+    engine = "neural"
+    reads = "x x_scale? x_sum? w residual?"
+    writes = "y"
+    static = ("K", "format", "group", "minimum", "T", "residual", "bias")
+
+    def meaning(self, c: Command, v: Values, run: Run) -> None:
+        fmt, K = weight_format(c.attrs), int(c.attrs["K"])
+        panels = _panels(c)
+        packed = v["w"].reshape(-1).view(fmt.record(K)).reshape(fmt.packed_shape(panels * PANEL, K))
+        w = unpack(fmt, packed, panels * PANEL, K)
+        x = v["x"][: run.valid]
+        x32 = dequantize_rows(x, v["x_scale"][: run.valid]) if fmt.integer else from_bf16(x)
+        y = (x32.astype(np.float64) @ w.T.astype(np.float64)).astype(np.float32)
+        if c.has("residual"):
+            y += v["residual"][: run.valid]
+        v["y"][: run.valid] = y
+
+    def params(self, c: Command) -> tuple[int, ...]:
+        strides = (stride(c, role) for role in ("x", "x_scale", "y", "residual"))
+        return (_panels(c), *strides)
+
+    def ops(self, c: Command) -> dict[str, int]:
+        name = "bf16" if c.attrs["format"] == "bf16" else "int8"
+        rows = c.operand("y").region.rows
+        return {name: 2 * rows * _panels(c) * PANEL * int(c.attrs["K"])}
+
+
+def _panels(c: Command) -> int:
+    return c.operand("y").region.width // (4 * PANEL)

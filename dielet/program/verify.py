@@ -1,0 +1,140 @@
+"""Hold a program against its rules.  Run on every program that is compiled in the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dielet.errors import InternalError
+from dielet.program.commands import ENTRIES
+from dielet.program.commands.entry import ITEM_SIZE
+from dielet.program.sync import accesses
+from dielet.program.types import READ_ONLY, SPACES, Command, Program, Region
+
+
+def verify_program(program: Program, sizes: dict[str, int]) -> None:
+    """Raise InternalError unless the program is legal.
+
+    `sizes`: bytes of the address spaces that outlive the program (weights, kv, tables).
+    Checked: operands and attributes as the entry says, bytes in bounds, read-only memory not
+    written, what is read was written before, waits satisfiable and signals waited for.
+    """
+    limits = {**sizes, **program.sizes}
+    written = [program.io["hidden_in"]]
+    for number, command in enumerate(program.commands):
+        where = f"{program.name} command {number} ({command.kind} {command.layer})"
+        _verify_operands(command, limits, where)
+        _verify_reads(command, written, where)
+        written += [region for region, writes in accesses(command) if writes]
+    _verify_semaphores(program)
+
+
+def _verify_operands(command: Command, limits: dict[str, int], where: str) -> None:
+    entry = ENTRIES.get(command.kind)
+    if entry is None:
+        raise InternalError(f"{where}: no such command")
+    roles = [operand.role for operand in command.operands]
+    order = entry.operand_order()
+    if roles != [role for role in order if role in roles]:
+        raise InternalError(f"{where}: operands {roles} are not in the order {order}")
+    needed = {r for r in f"{entry.reads} {entry.updates} {entry.writes}".split() if r[-1] != "?"}
+    if not needed <= set(roles):
+        raise InternalError(f"{where}: lacks operands {sorted(needed - set(roles))}")
+    if missing := [name for name in entry.static if name not in command.attrs]:
+        raise InternalError(f"{where}: lacks attributes {missing}")
+    written = set((entry.writes + " " + entry.updates).replace("?", "").split())
+    for operand in command.operands:
+        region = operand.region
+        if region.space not in SPACES or operand.dtype not in ITEM_SIZE:
+            raise InternalError(f"{where}: operand {operand} names no known space or dtype")
+        if region.space in READ_ONLY and operand.role in written:
+            raise InternalError(f"{where}: writes {operand.role} in read-only {region.space}")
+        if region.offset < 0 or region.width < 1 or region.end > limits.get(region.space, 0):
+            raise InternalError(
+                f"{where}: {operand.role} ends at {region.end} of {region.space}, "
+                f"which has {limits.get(region.space, 0)} bytes"
+            )
+
+
+def _verify_reads(command: Command, written: list[Region], where: str) -> None:
+    for region, writes in accesses(command):
+        # The cache was filled by earlier programs.
+        if not writes and region.space != "kv" and not any(region.overlaps(w) for w in written):
+            raise InternalError(f"{where}: reads {region}, which nothing wrote")
+
+
+def _verify_semaphores(program: Program) -> None:
+    raised = [0] * len(program.queues)
+    for command in program.commands:
+        raised[command.queue] += command.signals
+    waited = [0] * len(program.queues)
+    for number, command in enumerate(program.commands):
+        for wait in command.waits:
+            if not 1 <= wait.count <= raised[wait.queue]:
+                raise InternalError(
+                    f"{program.name} command {number} waits for {wait.count} of semaphore "
+                    f"{wait.queue}, which is raised {raised[wait.queue]} times"
+                )
+            waited[wait.queue] = max(waited[wait.queue], wait.count)
+    if waited != raised:
+        raise InternalError(f"{program.name}: semaphores raised {raised}, waited for {waited}")
+
+
+def check_happens_before(program: Program) -> int:
+    """Raise InternalError if two unordered commands share bytes that one of them writes.
+
+    Order comes from the queues, the waits and the signals alone, by vector clocks; `deps` are not
+    looked at.  Returns the number of pairs of commands compared.
+    """
+    clocks = vector_clocks(program)
+    compared = 0
+    seen: list[tuple[int, list[tuple[Region, bool]]]] = []
+    for number, command in enumerate(program.commands):
+        mine = accesses(command)
+        for other, theirs in seen:
+            if _ordered(program, clocks, other, number):
+                continue
+            compared += 1
+            if clash := next(_clashes(mine, theirs), None):
+                raise InternalError(
+                    f"{program.name}: commands {other} ({program.commands[other].layer}) and "
+                    f"{number} ({command.layer}) are not ordered and share {clash}"
+                )
+        seen.append((number, mine))
+    return compared
+
+
+def _clashes(
+    mine: list[tuple[Region, bool]], theirs: list[tuple[Region, bool]]
+) -> Iterator[Region]:
+    for a, writes in mine:
+        for b, wrote in theirs:
+            if (writes or wrote) and a.overlaps(b):
+                yield a
+
+
+def _ordered(program: Program, clocks: list[list[int]], first: int, second: int) -> bool:
+    queue = program.commands[first].queue
+    return clocks[second][queue] >= clocks[first][queue]
+
+
+def vector_clocks(program: Program) -> list[list[int]]:
+    """Per command, how many commands of each queue have surely completed once it has."""
+    size = len(program.queues)
+    signalled: list[list[list[int]]] = [[] for _ in range(size)]  # clock of each signal
+    latest = [[0] * size for _ in range(size)]
+    clocks: list[list[int]] = []
+    for number, command in enumerate(program.commands):
+        clock = list(latest[command.queue])
+        for wait in command.waits:
+            if wait.count > len(signalled[wait.queue]):
+                raise InternalError(
+                    f"{program.name} command {number} waits for a command that stands after it"
+                )
+            source = signalled[wait.queue][wait.count - 1]
+            clock = [max(a, b) for a, b in zip(clock, source, strict=True)]
+        clock[command.queue] += 1
+        clocks.append(clock)
+        latest[command.queue] = clock
+        if command.signals:
+            signalled[command.queue].append(clock)
+    return clocks
