@@ -3,7 +3,10 @@
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
+from dielet.checkpoint.rope import check_rope_scaling, inverse_frequencies
 from dielet.errors import Unsupported, UsageError
 
 SUPPORTED_MODEL_TYPES = ("llama", "qwen3")
@@ -26,7 +29,7 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """A decoder-only model.  Sizes are elements; raises UsageError or Unsupported when built wrong.
 
     rope_scaling is None, or a dict whose `rope_type` says how its other entries are meant
-    (the names are those of Hugging Face's config.json).  eos_ids are united from every source.
+    (see `rope.py`).  eos_ids are united from every source.
     """
 
     model_type: str
@@ -71,6 +74,7 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             raise UsageError(f"norm_eps is {self.norm_eps}; it must be above 0 and below 1")
         if not 1 < self.rope_theta < 1e15:
             raise UsageError(f"rope_theta is {self.rope_theta}; it must be above 1 and below 1e15")
+        check_rope_scaling(self.rope_scaling, self.head_dim)
         for role, token in [("bos_id", self.bos_id), *(("eos_ids", t) for t in self.eos_ids)]:
             if token is not None and not 0 <= token < self.vocab:
                 raise UsageError(f"{role} {token} is outside the vocabulary of {self.vocab}")
@@ -84,6 +88,10 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def kv_size(self) -> int:
         """Outputs of k_proj and of v_proj."""
         return self.kv_heads * self.head_dim
+
+    def rotary_frequencies(self) -> tuple[NDArray[np.float32], float]:
+        """Radians per position of each pair [head_dim/2], and the factor of cos and sin."""
+        return inverse_frequencies(self.head_dim, self.rope_theta, self.rope_scaling)
 
     @property
     def parameters(self) -> int:

@@ -9,9 +9,7 @@ The work runs on blocks [group, M] of M groups side by side, transposed so that 
 long vector operation.
 """
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +17,7 @@ from numpy.typing import NDArray
 from dielet.errors import NumericError
 from dielet.formats.bf16 import from_bf16, to_bf16
 from dielet.formats.packed import PANEL, Packed, WeightFormat, pack
+from dielet.formats.parallel import for_panels
 
 F32 = NDArray[np.float32]
 Rows = Callable[[int, int], F32]  # (lo, hi) -> float32 [hi - lo, K]
@@ -39,13 +38,6 @@ _RANGE = {
 _BLOCK = 1 << 18
 _SMALLEST = 1e-7  # a group below this has a scale that float16 cannot hold: it is zero
 _LARGEST = float(np.finfo(np.float16).max)
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def quantize(
@@ -74,22 +66,14 @@ def quantize_rows(
     fmt.check_columns(K, name)
     if out is None:
         out = np.empty(fmt.packed_shape(N, K), fmt.record(K))
-    panels = max(1, _BLOCK * 2 // (PANEL * K))
 
-    def convert(panel: int) -> None:
-        lo, hi = panel * PANEL, min(N, (panel + panels) * PANEL)
+    def convert(lo: int, hi: int) -> None:
         part = np.ascontiguousarray(rows(lo, hi), np.float32)
+        panels = out[lo // PANEL : -(-hi // PANEL)]
         with np.errstate(over="ignore", invalid="ignore"):
-            _quantize_panels(fmt, part, out[panel : panel + panels], f"{name} rows {lo}..{hi - 1}")
+            _quantize_panels(fmt, part, panels, f"{name} rows {lo}..{hi - 1}")
 
-    starts = range(0, len(out), panels)
-    workers = min(threads or available_cores(), len(starts))
-    if workers <= 1:
-        for start in starts:
-            convert(start)
-    else:
-        with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(convert, starts))
+    for_panels(N, K, convert, threads)
     return out
 
 

@@ -1,0 +1,157 @@
+"""config.json and generation_config.json of a Hugging Face directory -> ModelSpec."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dielet.checkpoint.filemap import read_small
+from dielet.checkpoint.spec import SUPPORTED_MODEL_TYPES, ModelSpec, unsupported_model_type
+from dielet.errors import DamagedFile, DieletError, Unsupported
+
+_REQUIRED = object()
+
+
+class Entries:
+    """A JSON object whose entries are asked for by name and type; `where` starts its complaints."""
+
+    def __init__(self, where: str, values: Mapping[str, Any]) -> None:
+        self.where = where
+        self.values = values
+
+    def get(self, key: str, kind: type, default: Any = _REQUIRED) -> Any:
+        """The value of `key`, or `default` where it is absent or null."""
+        value = self.values.get(key)
+        if value is None:
+            if default is _REQUIRED:
+                raise DamagedFile(f"{self.where}: {key} is missing")
+            return default
+        if kind is float and type(value) is int and abs(value) < 1 << 53:
+            value = float(value)
+        if type(value) is not kind:
+            raise DamagedFile(f"{self.where}: {key} is {str(value)[:60]!r}, not {kind.__name__}")
+        return value
+
+    def tokens(self, key: str) -> tuple[int, ...]:
+        """A token id, a list of them, or nothing."""
+        value = self.values.get(key)
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(type(v) is int and v >= 0 for v in ids):
+            raise DamagedFile(f"{self.where}: {key} is {str(value)[:60]!r}, not token ids")
+        return tuple(ids)
+
+
+def read_json(path: Path) -> Entries:
+    """The JSON object in a file.  Raises MissingFile, DamagedFile."""
+    try:
+        values = json.loads(read_small(path).decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise DamagedFile(f"{path}: not valid JSON ({error})") from error
+    if not isinstance(values, dict):
+        raise DamagedFile(f"{path}: a JSON object is expected, not {type(values).__name__}")
+    return Entries(str(path), values)
+
+
+def spec_from_config(config: Entries, name: str, more_eos: Iterable[int] = ()) -> ModelSpec:
+    """Build the spec that a config.json describes; `more_eos` come from its sibling files.
+
+    Raises Unsupported for another family or a feature that would change the results unnoticed.
+    """
+    model_type = config.get("model_type", str)
+    if model_type not in SUPPORTED_MODEL_TYPES:
+        raise Unsupported(f"{config.where}: {unsupported_model_type(model_type)}")
+    _refuse_unsupported(config)
+    heads = config.get("num_attention_heads", int)
+    hidden = config.get("hidden_size", int)
+    qwen = model_type == "qwen3"
+    usual_head_dim = 128 if qwen else hidden // heads if heads > 0 else 0
+    theta, scaling = _rope(config)
+    bos = config.tokens("bos_token_id")
+    try:
+        return ModelSpec(
+            model_type=model_type,
+            hidden=hidden,
+            layers=config.get("num_hidden_layers", int),
+            heads=heads,
+            kv_heads=config.get("num_key_value_heads", int, _REQUIRED if qwen else heads),
+            head_dim=config.get("head_dim", int, usual_head_dim),
+            intermediate=config.get("intermediate_size", int),
+            vocab=config.get("vocab_size", int),
+            norm_eps=config.get("rms_norm_eps", float, 1e-6),
+            rope_theta=theta,
+            rope_scaling=scaling,
+            max_position=config.get("max_position_embeddings", int),
+            tied=config.get("tie_word_embeddings", bool, False),
+            qk_norm=qwen,
+            activation=config.get("hidden_act", str, "silu"),
+            bos_id=bos[0] if bos else None,
+            eos_ids=tuple(sorted({*config.tokens("eos_token_id"), *more_eos})),
+            name=name,
+        )
+    except DieletError as error:
+        raise type(error)(f"{config.where}: {error}") from error
+
+
+def _refuse_unsupported(config: Entries) -> None:
+    for flag in ("attention_bias", "mlp_bias", "use_sliding_window"):
+        if config.get(flag, bool, False):
+            raise Unsupported(f"{config.where}: {flag} is true, which is not supported")
+    other = {str(t) for t in config.get("layer_types", list, [])} - {"full_attention"}
+    if other:
+        raise Unsupported(
+            f"{config.where}: layer_types has {', '.join(sorted(other))}; supported: full_attention"
+        )
+    quantization = config.get("quantization_config", dict, None)
+    if quantization is not None:
+        method = str(quantization.get("quant_method"))[:60]
+        raise Unsupported(
+            f"{config.where}: the weights are quantised with {method!r}, which is not supported; "
+            "use the bf16, fp16 or fp32 checkpoint, or a .gguf file"
+        )
+
+
+def _rope(config: Entries) -> tuple[float, dict[str, Any] | None]:
+    """(theta, scaling), from `rope_parameters` of newer files or `rope_scaling` of older ones."""
+    newer = config.get("rope_parameters", dict, {})
+    older = config.get("rope_scaling", dict, {})
+    settings = {**older, **newer}
+    where = Entries(f"{config.where}: rope_parameters", settings)
+    theta = where.get("rope_theta", float, None) or config.get("rope_theta", float, 10000.0)
+    partial = where.get("partial_rotary_factor", float, None)
+    partial = partial or config.get("partial_rotary_factor", float, 1.0)
+    if partial != 1.0:
+        raise Unsupported(
+            f"{config.where}: partial_rotary_factor {partial} is not supported; use 1"
+        )
+    kind = where.get("rope_type", str, None) or where.get("type", str, "default")
+    if kind == "default":
+        return theta, None
+    settings.pop("type", None)
+    settings.pop("rope_theta", None)
+    return theta, {**settings, "rope_type": kind}
+
+
+def config_from_spec(spec: ModelSpec) -> dict[str, Any]:
+    """The config.json that says the same as `spec`, for checkpoints that have none."""
+    config = {
+        "model_type": spec.model_type,
+        "architectures": [
+            {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}[spec.model_type]
+        ],
+        "hidden_size": spec.hidden,
+        "num_hidden_layers": spec.layers,
+        "num_attention_heads": spec.heads,
+        "num_key_value_heads": spec.kv_heads,
+        "head_dim": spec.head_dim,
+        "intermediate_size": spec.intermediate,
+        "vocab_size": spec.vocab,
+        "rms_norm_eps": spec.norm_eps,
+        "rope_theta": spec.rope_theta,
+        "rope_scaling": spec.rope_scaling,
+        "max_position_embeddings": spec.max_position,
+        "tie_word_embeddings": spec.tied,
+        "hidden_act": spec.activation,
+        "bos_token_id": spec.bos_id,
+        "eos_token_id": list(spec.eos_ids),
+    }
+    return config

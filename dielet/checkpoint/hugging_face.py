@@ -1,0 +1,191 @@
+"""A Hugging Face model directory: config.json, safetensors, tokenizer and chat template."""
+
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from dielet.checkpoint.base import Checkpoint, content_identity
+from dielet.checkpoint.config import Entries, read_json, spec_from_config
+from dielet.checkpoint.filemap import read_small
+from dielet.checkpoint.names import EMBEDDING, account_for, hugging_face_name, tensor_shapes
+from dielet.checkpoint.safetensors import SafetensorsFile
+from dielet.checkpoint.source import FileTensor, Source
+from dielet.checkpoint.spec import ModelSpec
+from dielet.errors import DamagedFile, MissingFile, Unsupported
+
+_INDEX = "model.safetensors.index.json"
+_HEAD = "lm_head.weight"
+_IGNORED = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")  # buffers, not weights
+
+
+class HuggingFaceCheckpoint(Checkpoint):
+    """Opens a directory; every tensor of every file is accounted for before this returns."""
+
+    def __init__(self, directory: Path) -> None:
+        self.spec = directory_spec(directory)
+        self.source = f"Hugging Face directory {directory}"
+        self._directory = directory
+        self._where, files = _open_files(directory)
+        self._files = {name: file for file in files for name in file.shapes}
+        self._canonical = {name: hugging_face_name(name) for name in tensor_shapes(self.spec)}
+        self._account()
+
+    def _account(self) -> None:
+        shapes = {
+            hugging_face_name(name): shape for name, shape in tensor_shapes(self.spec).items()
+        }
+        found = {name: file.shapes[name] for name, file in self._files.items()}
+        tied_head = self.spec.tied and _HEAD in found
+        account_for(
+            self._where,
+            shapes,
+            found,
+            lambda name: name.endswith(_IGNORED) or (tied_head and name == _HEAD),
+        )
+        for name in self._canonical:
+            self.tensor(name)  # refuses a dtype that cannot be read
+        if tied_head:
+            embedding = self._file_tensor(self._canonical[EMBEDDING])
+            if not embedding.same_bytes(self._file_tensor(_HEAD)):
+                raise DamagedFile(
+                    f"{self._where}: tie_word_embeddings is true, yet {_HEAD} differs from "
+                    f"{self._canonical[EMBEDDING]}; set it to false in config.json if that is meant"
+                )
+
+    @cached_property
+    def identity(self) -> str:
+        parts = {"config.json": read_small(self._directory / "config.json")}
+        parts |= {
+            name: self._file_tensor(name).samples() for name in sorted(self._canonical.values())
+        }
+        return content_identity(parts)
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._canonical)
+
+    def tensor(self, name: str) -> Source:
+        return self._file_tensor(self._canonical[name])
+
+    def _file_tensor(self, name: str) -> FileTensor:
+        return self._files[name].tensor(name)
+
+    def tokenizer_files(self) -> dict[str, bytes]:
+        return directory_files(self._directory)
+
+
+def directory_spec(directory: Path) -> ModelSpec:
+    """The spec of a directory that may have no weights; end-of-text ids from all of its files."""
+    if not (directory / "config.json").is_file():
+        raise MissingFile(
+            f"{directory} has no config.json; a Hugging Face model directory or a .gguf file is "
+            "expected"
+        )
+    config = read_json(directory / "config.json")
+    eos: set[int] = set()
+    if (directory / "generation_config.json").is_file():
+        eos |= {*read_json(directory / "generation_config.json").tokens("eos_token_id")}
+    eos |= _eos_of_tokenizer(directory)
+    return spec_from_config(config, directory.resolve().name, eos)
+
+
+def _eos_of_tokenizer(directory: Path) -> set[int]:
+    """The id of tokenizer_config.json's eos_token, which is a text or a description of one."""
+    path = directory / "tokenizer_config.json"
+    if not path.is_file():
+        return set()
+    settings = read_json(path).values
+    token = settings.get("eos_token")
+    content = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(content, str):
+        return set()
+    described = settings.get("added_tokens_decoder")
+    for id_text, entry in described.items() if isinstance(described, dict) else ():
+        if isinstance(entry, dict) and entry.get("content") == content and id_text.isdecimal():
+            return {int(id_text)}
+    if not (directory / "tokenizer.json").is_file():
+        return set()
+    tokenizer = read_json(directory / "tokenizer.json").values
+    added = tokenizer.get("added_tokens")
+    for entry in added if isinstance(added, list) else ():
+        if isinstance(entry, dict) and entry.get("content") == content:
+            return {entry["id"]} if type(entry.get("id")) is int else set()
+    model = tokenizer.get("model")
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    found = vocab.get(content) if isinstance(vocab, dict) else None
+    return {found} if type(found) is int else set()
+
+
+def directory_files(directory: Path) -> dict[str, bytes]:
+    """What a model directory keeps of this one (see `Checkpoint.tokenizer_files`)."""
+    files = {
+        name: read_small(directory / name)
+        for name in ("config.json", "generation_config.json", "tokenizer.json")
+        if (directory / name).is_file()
+    }
+    template = _chat_template(directory)
+    if template is not None:
+        files["chat_template.jinja"] = template.encode()
+    return files
+
+
+def _chat_template(directory: Path) -> str | None:
+    """A file of its own wins over tokenizer_config.json's text or list of named texts."""
+    path = directory / "chat_template.jinja"
+    if path.is_file():
+        try:
+            return read_small(path).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DamagedFile(f"{path}: not UTF-8 ({error})") from error
+    path = directory / "tokenizer_config.json"
+    template = read_json(path).values.get("chat_template") if path.is_file() else None
+    if template is None or isinstance(template, str):
+        return template
+    named = {
+        entry.get("name"): entry.get("template")
+        for entry in (template if isinstance(template, list) else ())
+        if isinstance(entry, dict)
+    }
+    chosen = named.get("default", next(iter(named.values()), None))
+    if not isinstance(chosen, str):
+        raise DamagedFile(f"{path}: chat_template is neither a text nor a list of named texts")
+    return chosen
+
+
+def _open_files(directory: Path) -> tuple[str, list[SafetensorsFile]]:
+    """The weight files, and what to call them together."""
+    single = directory / "model.safetensors"
+    if single.is_file():
+        return str(single), [SafetensorsFile(single)]
+    index = directory / _INDEX
+    if index.is_file():
+        return str(index), _open_shards(directory, read_json(index))
+    pickles = sorted(p.name for p in directory.glob("*.bin"))
+    if pickles:
+        raise Unsupported(
+            f"{directory} has its weights in {pickles[0]}, a pickle, which could run code when "
+            "read; convert it to safetensors (transformers: save_pretrained)"
+        )
+    raise MissingFile(f"{directory} has neither model.safetensors nor {_INDEX}")
+
+
+def _open_shards(directory: Path, index: Entries) -> list[SafetensorsFile]:
+    weight_map: dict[str, Any] = index.get("weight_map", dict)
+    for tensor, name in weight_map.items():
+        if not isinstance(name, str) or PurePosixPath(name).name != name or "\\" in name:
+            raise DamagedFile(
+                f"{index.where}: tensor {tensor[:120]} lies in {str(name)[:120]!r}, "
+                "which is not the name of a file beside it"
+            )
+    shards = {name: SafetensorsFile(directory / name) for name in sorted(set(weight_map.values()))}
+    for tensor, name in weight_map.items():
+        if tensor not in shards[name].shapes:
+            raise DamagedFile(f"{index.where}: tensor {tensor[:120]} is not in {name} as it says")
+    seen: dict[str, str] = {}
+    for name, shard in shards.items():
+        for tensor in shard.shapes:
+            if tensor in seen:
+                raise DamagedFile(
+                    f"{index.where}: tensor {tensor[:120]} is in both {seen[tensor]} and {name}"
+                )
+            seen[tensor] = name
+    return list(shards.values())

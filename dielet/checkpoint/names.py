@@ -1,0 +1,105 @@
+"""The tensors that a model has, under its own names and under those of each kind of file."""
+
+import re
+from collections.abc import Callable, Mapping
+
+from dielet.checkpoint.spec import ModelSpec
+from dielet.errors import DamagedFile
+
+EMBEDDING = "model.model.embed_tokens.weight"
+FINAL_NORM = "model.model.norm.weight"
+HEAD = "model.lm_head.weight"
+_LAYER = "model.model.layers."
+_CAP = 4  # tensors named per complaint
+
+_GGUF = {
+    "pre_attention_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def tensor_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """Canonical name -> shape, (outputs, inputs) or (size,), of every tensor, in model order."""
+    hidden, inner = spec.hidden, spec.intermediate
+    layer: dict[str, tuple[int, ...]] = {
+        "pre_attention_layernorm": (hidden,),
+        "self_attn.q_proj": (spec.q_size, hidden),
+        "self_attn.k_proj": (spec.kv_size, hidden),
+        "self_attn.v_proj": (spec.kv_size, hidden),
+        "self_attn.o_proj": (hidden, spec.q_size),
+        "post_attention_layernorm": (hidden,),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+    }
+    if spec.qk_norm:
+        layer |= {"self_attn.q_norm": (spec.head_dim,), "self_attn.k_norm": (spec.head_dim,)}
+    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (spec.vocab, hidden)}
+    for i in range(spec.layers):
+        shapes |= {f"{_LAYER}{i}.{part}.weight": shape for part, shape in layer.items()}
+    shapes[FINAL_NORM] = (hidden,)
+    if not spec.tied:
+        shapes[HEAD] = (spec.vocab, hidden)
+    return shapes
+
+
+def hugging_face_name(canonical: str) -> str:
+    """model.model.layers.0.pre_attention_layernorm.weight -> model.layers.0.input_layernorm..."""
+    return canonical.removeprefix("model.").replace("pre_attention_layernorm", "input_layernorm")
+
+
+def gguf_name(canonical: str) -> str:
+    """model.model.layers.0.self_attn.q_proj.weight -> blk.0.attn_q.weight"""
+    fixed = {
+        EMBEDDING: "token_embd.weight",
+        FINAL_NORM: "output_norm.weight",
+        HEAD: "output.weight",
+    }
+    if canonical in fixed:
+        return fixed[canonical]
+    match = re.fullmatch(re.escape(_LAYER) + r"(\d+)\.(.+)\.weight", canonical)
+    assert match
+    return f"blk.{match[1]}.{_GGUF[match[2]]}.weight"
+
+
+def account_for(
+    where: str,
+    expected: Mapping[str, tuple[int, ...]],
+    found: Mapping[str, tuple[int, ...]],
+    ignorable: Callable[[str], bool],
+) -> None:
+    """Refuse a file whose tensors are not exactly the expected ones; both map name -> shape."""
+    missing = [name for name in expected if name not in found]
+    unexpected = [name for name in found if name not in expected and not ignorable(name)]
+    misshapen = [
+        f"{name} is {list(found[name])}, expected {list(shape)}"
+        for name, shape in expected.items()
+        if name in found and tuple(found[name]) != shape
+    ]
+    complaints = [
+        f"{len(names)} {what}: {_listed(names)}"
+        for what, names in (
+            ("missing", missing),
+            ("unexpected", unexpected),
+            ("wrongly shaped", misshapen),
+        )
+        if names
+    ]
+    if complaints:
+        raise DamagedFile(
+            f"{where}: the tensors do not fit the model's configuration; " + "; ".join(complaints)
+        )
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(name[:120] for name in names[:_CAP])
+    return shown + (f" and {len(names) - _CAP} more" if len(names) > _CAP else "")
