@@ -4,6 +4,7 @@ from dielet.program.explain import explain
 from dielet.program.interpret import interpret
 from dielet.program.lower import Placement, Shape, lower
 from dielet.program.memory import KvLayout, WeightPlan, plan_weights
+from dielet.program.sync import synchronise
 from dielet.program.types import Command, Operand, Program, Region
 from dielet.program.verify import check_happens_before, verify_program
 
@@ -21,5 +22,6 @@ __all__ = [
     "interpret",
     "lower",
     "plan_weights",
+    "synchronise",
     "verify_program",
 ]

@@ -11,7 +11,6 @@ from dielet.partition import Cut, Division
 from dielet.program.buffers import Buffer, make_buffer
 from dielet.program.commands import ENTRIES
 from dielet.program.memory import LINE, Arena, KvLayout, Share, WeightPlan, aligned
-from dielet.program.sync import synchronise
 from dielet.program.types import Attr, Command, Operand, Phase, Program, Queue, Region
 
 
@@ -42,7 +41,7 @@ class Placement:
 
 
 def lower(division: Division, shape: Shape, device: Device, placement: Placement) -> Program:
-    """The program of `shape`: commands in a runnable order, waits and signals set."""
+    """The program of `shape`: commands in a runnable order, before waits and signals are set."""
     return _Lowering(division, shape, device, placement).program()
 
 
@@ -78,7 +77,7 @@ class _Lowering:
             "shared": self.shared.high_water,
             "io": self.io.high_water,
         }
-        program = Program(
+        return Program(
             name=self.shape.name,
             phase=self.shape.phase,
             tokens=self.shape.tokens,
@@ -91,7 +90,6 @@ class _Lowering:
             sizes=sizes,
             io=self.outside,
         )
-        return synchronise(program)
 
     def _buffer(self, number: int, node: Node) -> Buffer:
         outside = node.op == "input" or number == self.graph.output

@@ -1,0 +1,265 @@
+"""Compile a checkpoint into a model directory, a few panels at a time, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from io import BytesIO
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dielet.checkpoint.names import EMBEDDING
+from dielet.checkpoint.source import Source
+from dielet.checkpoint.spec import ModelSpec
+from dielet.errors import DieletError, UsageError
+from dielet.formats.packed import PANEL, WeightFormat, pack
+from dielet.formats.quantize import quantize_rows
+from dielet.image.file import HashingWriter, write_image
+from dielet.image.manifest import NAME, SCHEMA, FileEntry, Manifest, ProgramSummary, check_files
+from dielet.image.options import CompileOptions
+from dielet.image.plan import HEAD_PARAMETER, ModelPlan, plan_model
+from dielet.models.rotary import rotary_tables
+from dielet.program import Program, WeightPlan
+from dielet.program.memory import Share
+
+DECODER = "decoder_model_fixed.img"
+HEAD = "norm_head_fixed.img"
+TABLE = "token_embedding_weight.npy"
+COS, SIN = "cos_weight.npy", "sin_weight.npy"
+_BLOCK_WEIGHTS = 1 << 23  # weights converted at a time: 32 MB as f32
+
+
+class Checkpoint(Protocol):
+    """What compiling asks of a checkpoint; `dielet.checkpoint` gives the real ones."""
+
+    @property
+    def spec(self) -> ModelSpec: ...
+    @property
+    def source(self) -> str:
+        """Where it came from, for the manifest."""
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]: ...
+    def tensor(self, name: str) -> Source: ...
+    def names(self) -> tuple[str, ...]: ...
+    def tokenizer_files(self) -> dict[str, bytes]: ...
+
+
+Progress = Callable[[int, int, str], None]
+"""Called with bytes written, bytes in all, and the name of the tensor that follows."""
+
+
+def compile_checkpoint(
+    checkpoint: Checkpoint,
+    out: str | Path,
+    options: CompileOptions,
+    progress: Progress | None = None,
+) -> Path:
+    """Write the model directory `out`; it appears when it is complete, never before.
+
+    Raises UsageError when `out` exists and is not a directory that dielet compiled.
+    """
+    target = Path(out)
+    plan = plan_checkpoint(checkpoint, options)
+    with _appearing(target) as directory:
+        writer = _Writer(checkpoint, plan, directory, progress or (lambda done, total, name: None))
+        writer.write()
+    check_files(target, msgspec.json.decode((target / NAME).read_bytes(), type=Manifest))
+    return target
+
+
+def plan_checkpoint(checkpoint: Checkpoint, options: CompileOptions) -> ModelPlan:
+    tensors = {name: checkpoint.tensor(name) for name in checkpoint.names()}
+    return plan_model(checkpoint.spec, tensors, options)
+
+
+@contextmanager
+def _appearing(target: Path) -> Iterator[Path]:
+    """A temporary directory beside `target` that takes its name at the end."""
+    if target.exists() and not (target / NAME).is_file():
+        empty = target.is_dir() and not any(target.iterdir())
+        if not empty:
+            raise UsageError(
+                f"{target} exists and is no compiled model; name another directory or remove it"
+            )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    temporary.chmod(0o755)
+    try:
+        yield temporary
+        _replace(temporary, target)
+    except OSError as error:
+        raise _disk_error(target, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _replace(temporary: Path, target: Path) -> None:
+    if not target.exists():
+        os.rename(temporary, target)
+        return
+    # A directory cannot be replaced in one step: the old one steps aside first.
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
+    os.rename(target, aside / "old")
+    try:
+        os.rename(temporary, target)
+    except OSError:
+        os.rename(aside / "old", target)
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _disk_error(target: Path, error: OSError) -> DieletError:
+    return DieletError(f"cannot write {target}: {error.strerror or error}; nothing was left there")
+
+
+class _Writer:
+    def __init__(
+        self, checkpoint: Checkpoint, plan: ModelPlan, directory: Path, progress: Progress
+    ) -> None:
+        self.checkpoint, self.plan, self.directory = checkpoint, plan, directory
+        self.files: dict[str, FileEntry] = {}
+        self.done = 0
+        self.total = plan.decoder.nbytes + plan.head.nbytes + plan.embedding_bytes
+        self.progress = progress
+
+    def write(self) -> None:
+        programs = self.plan.programs
+        self._image(DECODER, self.plan.decoder, tuple(p for p in programs if p.phase != "head"))
+        self._image(HEAD, self.plan.head, tuple(p for p in programs if p.phase == "head"))
+        self._table()
+        for name, table in zip(
+            (COS, SIN), rotary_tables(self.plan.spec, self.plan.kv.positions), strict=True
+        ):
+            with self._file(name) as out:
+                out.write(_npy_header(table.dtype, table.shape))
+                out.write(np.ascontiguousarray(table).reshape(-1).view(np.uint8))
+        for name, data in self.checkpoint.tokenizer_files().items():
+            with self._file(name) as out:
+                out.write(data)
+        manifest = msgspec.json.format(msgspec.json.encode(self._manifest()), indent=1)
+        (self.directory / NAME).write_bytes(manifest)
+        self.progress(self.total, self.total, "")
+
+    @contextmanager
+    def _file(self, name: str) -> Iterator[HashingWriter]:
+        with (self.directory / name).open("wb") as file:
+            writer = HashingWriter(file)
+            yield writer
+        self.files[name] = FileEntry(writer.position, writer.sha256())
+
+    def _image(self, name: str, plan: WeightPlan, programs: tuple[Program, ...]) -> None:
+        with self._file(name) as out:
+            write_image(out, plan, programs, ((s, self._share(s)) for s in plan.shares))
+
+    def _share(self, share: Share) -> Iterator[NDArray[np.uint8]]:
+        source = self.checkpoint.tensor(share.parameter)
+        self.progress(self.done, self.total, share.parameter)
+        if share.K:
+            fmt = WeightFormat.parse(share.format)
+            yield from self._counted(packed_bytes(source, fmt, share.lo, share.hi))
+        else:
+            yield from self._counted(iter([_vector(source)]))
+
+    def _table(self) -> None:
+        """The embedding, packed like a linear so that a tied head can stream through it."""
+        spec, fmt = self.plan.spec, self.plan.embedding
+        with self._file(TABLE) as out:
+            shape = fmt.packed_shape(spec.vocab, spec.hidden)
+            out.write(_npy_header(fmt.record(spec.hidden), shape))
+            self.progress(self.done, self.total, EMBEDDING)
+            source = self.checkpoint.tensor(EMBEDDING)
+            for chunk in self._counted(packed_bytes(source, fmt, 0, spec.vocab)):
+                out.write(chunk)
+
+    def _counted(self, chunks: Iterator[NDArray[np.uint8]]) -> Iterator[NDArray[np.uint8]]:
+        for chunk in chunks:
+            yield chunk
+            self.done += chunk.nbytes
+
+    def _manifest(self) -> Manifest:
+        plan = self.plan
+        linears = [n for n in plan.formats if n not in (EMBEDDING, HEAD_PARAMETER)]
+        names = [plan.formats[n].name for n in linears]
+        return Manifest(
+            schema=SCHEMA,
+            dielet_version=metadata.version("dielet"),
+            source=self.checkpoint.source,
+            spec=plan.spec,
+            device=plan.device.name,
+            chiplets=plan.chiplets,
+            weights=plan.weights,
+            formats={name: names.count(name) for name in sorted(set(names))},
+            embedding_format=plan.embedding.name,
+            head_format=plan.formats[HEAD_PARAMETER].name,
+            kv_format="bf16",
+            max_seq_len=plan.max_seq_len,
+            prefill_chunk=plan.prefill_chunk,
+            kv_ladder=plan.ladder,
+            tied=plan.spec.tied,
+            eos_ids=self.checkpoint.eos_ids,
+            programs=tuple(_summary(p) for p in plan.programs),
+            memory=plan.memory_by_owner(),
+            files=self.files,
+        )
+
+
+def packed_bytes(
+    source: Source, fmt: WeightFormat, lo: int, hi: int
+) -> Iterator[NDArray[np.uint8]]:
+    """Rows [lo, hi) of a tensor in `fmt`, as packed bytes, a block of panels at a time."""
+    step = max(1, _BLOCK_WEIGHTS // (source.K * PANEL)) * PANEL
+    for start in range(lo, hi, step):
+        end = min(hi, start + step)
+        if fmt in source.exact_formats:
+            codes = source.blocks(start, end, fmt)
+            packed = pack(fmt, codes.values, codes.scale, codes.minimum)
+        else:
+            packed = quantize_rows(
+                fmt, _shifted(source, start), end - start, source.K, name=source.name
+            )
+        yield packed.reshape(-1).view(np.uint8)
+
+
+def _shifted(source: Source, start: int) -> Callable[[int, int], NDArray[np.float32]]:
+    return lambda lo, hi: source.rows(start + lo, start + hi)
+
+
+def _vector(source: Source) -> NDArray[np.uint8]:
+    values = np.ascontiguousarray(source.array(), np.float32).reshape(-1)
+    if not np.isfinite(values).all():
+        raise UsageError(f"{source.name} holds NaN or infinity; the checkpoint is damaged")
+    return values.view(np.uint8)
+
+
+def _npy_header(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bytes:
+    """A version 1 .npy header, padded so that the data begin on a cache line."""
+    out = BytesIO()
+    descr = np.lib.format.dtype_to_descr(dtype)
+    header = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(out, header)
+    return out.getvalue()
+
+
+def _summary(program: Program) -> ProgramSummary:
+    cache = ("k_cache", "v_cache") if program.capacity else ()
+    inputs = ("hidden_in", "past", "valid", "cos", "sin", *cache) if cache else ("hidden_in",)
+    outputs = ("hidden_out", *cache) if cache else ("logits",)
+    return ProgramSummary(
+        program.name,
+        program.phase,
+        program.tokens,
+        program.capacity,
+        len(program.commands),
+        inputs,
+        outputs,
+    )

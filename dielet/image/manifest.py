@@ -1,0 +1,166 @@
+"""manifest.json: what a model directory holds, and the check that it is that and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import msgspec
+
+from dielet import paths
+from dielet.checkpoint.spec import ModelSpec
+from dielet.errors import DamagedFile, DieletError, MissingFile
+
+SCHEMA = 1
+NAME = "manifest.json"
+_LONGEST = 16 << 20
+_BLOCK = 1 << 22
+
+
+class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    nbytes: int
+    sha256: str
+
+
+class ProgramSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    phase: str
+    tokens: int
+    capacity: int
+    commands: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything the loader must know.  An unknown field or schema is refused."""
+
+    schema: int
+    dielet_version: str
+    source: str
+    spec: ModelSpec
+    device: str
+    chiplets: int
+    weights: str
+    formats: dict[str, int]  # weight format -> how many linears have it
+    embedding_format: str
+    head_format: str
+    kv_format: str
+    max_seq_len: int
+    prefill_chunk: int
+    kv_ladder: tuple[int, ...]
+    tied: bool
+    eos_ids: tuple[int, ...]
+    programs: tuple[ProgramSummary, ...]
+    memory: dict[str, int]
+    files: dict[str, FileEntry]
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Decode and validate `directory/manifest.json`."""
+    path = directory / NAME
+    if not directory.is_dir():
+        raise MissingFile(f"{directory} is not a directory; give one that `dielet compile` wrote")
+    if not path.is_file():
+        raise MissingFile(
+            f"{directory} has no {NAME}, so it is no compiled model; make one with "
+            f"`dielet compile SRC -o DIR`"
+        )
+    if path.stat().st_size > _LONGEST:
+        raise DamagedFile(f"{path} has {path.stat().st_size} bytes, at most {_LONGEST} are read")
+    data = path.read_bytes()
+    schema = _schema_of(data, path)
+    if schema != SCHEMA:
+        raise DamagedFile(
+            f"{path} has schema {schema}, this dielet reads {SCHEMA}; "
+            "compile the model again or use the dielet that wrote it"
+        )
+    try:
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except (msgspec.MsgspecError, DieletError, UnicodeDecodeError) as error:
+        raise DamagedFile(f"{path}: {error}; compile the model again") from None
+    if any(Path(name).name != name for name in manifest.files):
+        raise DamagedFile(f"{path} names files outside its directory; compile the model again")
+    return manifest
+
+
+class _Schema(msgspec.Struct):
+    schema: int = 0
+
+
+def _schema_of(data: bytes, path: Path) -> int:
+    try:
+        return msgspec.json.decode(data, type=_Schema).schema
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise DamagedFile(f"{path} is no manifest: {error}; compile the model again") from None
+
+
+def check_files(directory: Path, manifest: Manifest) -> None:
+    """Hold every file's size and sha256 against the manifest.
+
+    Reading gigabytes takes seconds, so a file that was found right is remembered in the cache by
+    its size, inode and time of change, and read again only when one of those differs.
+    """
+    known = _Verified(directory)
+    for name, entry in manifest.files.items():
+        path = directory / name
+        if not path.is_file():
+            raise MissingFile(f"{path} is missing; compile the model again")
+        size = path.stat().st_size
+        if size != entry.nbytes:
+            raise DamagedFile(
+                f"{path} has {size} bytes, the manifest says {entry.nbytes}; "
+                "compile the model again"
+            )
+        if not known.has(path, entry.sha256) and file_sha256(path) != entry.sha256:
+            raise DamagedFile(
+                f"{path} is damaged: its sha256 is not the manifest's; compile the model again"
+            )
+        known.add(path, entry.sha256)
+    known.save()
+
+
+def file_sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+class _Verified:
+    """Files of one directory that were hashed before and have not changed since."""
+
+    def __init__(self, directory: Path) -> None:
+        name = hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:32]
+        self._path = paths.cache_dir("verified", f"{name}.json")
+        self._seen: dict[str, str] = {}
+        self._new: dict[str, str] = {}
+        try:
+            loaded = json.loads(self._path.read_bytes())
+            self._seen = loaded if isinstance(loaded, dict) else {}
+        except (OSError, ValueError):
+            pass  # nothing remembered: everything is hashed
+
+    def has(self, path: Path, sha256: str) -> bool:
+        return self._seen.get(path.name) == self._mark(path, sha256)
+
+    def add(self, path: Path, sha256: str) -> None:
+        self._new[path.name] = self._mark(path, sha256)
+
+    def save(self) -> None:
+        if self._new == self._seen:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self._path.with_suffix(f".{id(self)}.tmp")
+            temporary.write_text(json.dumps(self._new))
+            temporary.replace(self._path)
+        except OSError:
+            pass  # a cache that cannot be written costs time, not correctness
+
+    @staticmethod
+    def _mark(path: Path, sha256: str) -> str:
+        stat = path.stat()
+        return f"{stat.st_size} {stat.st_ino} {stat.st_mtime_ns} {sha256}"

@@ -1,0 +1,104 @@
+"""What `compile` may be told, checked as soon as it is said."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, fields
+from typing import Any
+
+from dielet.errors import UsageError
+from dielet.formats.packed import GROUPS
+from dielet.program.select import ladder
+
+WEIGHTS = ("bf16", "int8", "int4")
+CHUNK_UNIT = 16  # rows: kernels work on tiles of the chunk
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """Options of one compilation; None means: decide by the checkpoint or the device.
+
+    chiplets: parts that the model is divided into.  group: weights that share a scale.
+    max_seq_len: longest sequence, in tokens; a multiple of 32.  prefill_chunk: tokens per prefill
+    program.  kv_ladder: KV capacities with a program each; the last one is max_seq_len.
+    layers: compile only the first so many.  random_weights: a seed, instead of a checkpoint's.
+    """
+
+    device: str = "host"
+    chiplets: int | None = None
+    weights: str | None = None
+    group: int | None = None
+    max_seq_len: int | None = None
+    prefill_chunk: int = 128
+    kv_ladder: tuple[int, ...] | None = None
+    layers: int | None = None
+    random_weights: int | None = None
+
+    def __post_init__(self) -> None:
+        _one_of("weights", self.weights, WEIGHTS)
+        _one_of("group", self.group, GROUPS)
+        if self.group is not None and self.weights == "bf16":
+            raise UsageError(f"group {self.group} goes with int8 or int4 weights; bf16 has none")
+        _in_range("chiplets", self.chiplets, 1, 64)
+        _in_range("layers", self.layers, 1, 1 << 10)
+        _in_range("max_seq_len", self.max_seq_len, 32, 1 << 22)
+        _in_range("prefill_chunk", self.prefill_chunk, CHUNK_UNIT, 4096)
+        if self.prefill_chunk % CHUNK_UNIT:
+            raise UsageError(
+                f"prefill_chunk {self.prefill_chunk} must be a multiple of {CHUNK_UNIT}"
+            )
+        if self.random_weights is not None and self.random_weights < 0:
+            raise UsageError(f"random_weights seed {self.random_weights} must not be negative")
+        if self.kv_ladder is not None:
+            _check_ladder(self.kv_ladder, self.max_seq_len)
+
+    @staticmethod
+    def of(**given: Any) -> CompileOptions:
+        """From keywords; an unknown one is an error that suggests the nearest."""
+        known = [field.name for field in fields(CompileOptions)]
+        for name in given:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(known)}"
+                raise UsageError(f"compile has no option '{name}'{hint}")
+        return CompileOptions(**given)
+
+    def resolved_max_seq_len(self, max_position: int) -> int:
+        """The sequence length to compile for: asked for, or up to 8192, in whole panels."""
+        if self.max_seq_len is None:
+            asked = self.kv_ladder[-1] if self.kv_ladder else min(max_position, 8192)
+        else:
+            asked = self.max_seq_len
+        if asked > max_position:
+            raise UsageError(
+                f"max_seq_len {asked} is beyond the model's {max_position} positions; "
+                f"use at most {max_position}"
+            )
+        if asked % 32:
+            raise UsageError(f"max_seq_len {asked} must be a multiple of 32; use {asked & -32}")
+        return asked
+
+    def resolved_ladder(self, max_seq_len: int) -> tuple[int, ...]:
+        return self.kv_ladder or ladder(max_seq_len)
+
+
+def _check_ladder(rungs: tuple[int, ...], max_seq_len: int | None) -> None:
+    if (
+        list(rungs) != sorted(set(rungs))
+        or not rungs
+        or rungs[0] < 32
+        or any(r % 32 for r in rungs)
+    ):
+        raise UsageError(f"kv_ladder {rungs} must be rising multiples of 32")
+    if max_seq_len is not None and rungs[-1] != max_seq_len:
+        raise UsageError(f"kv_ladder ends at {rungs[-1]}; it must end at max_seq_len {max_seq_len}")
+
+
+def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    if value is not None and value not in allowed:
+        raise UsageError(f"{name} is {value!r}; use one of {', '.join(map(str, allowed))}")
+
+
+def _in_range(name: str, value: int | None, low: int, high: int) -> None:
+    if value is not None and (not isinstance(value, int) or not low <= value <= high):
+        raise UsageError(f"{name} is {value!r}; it must be a whole number from {low} to {high}")
