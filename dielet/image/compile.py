@@ -7,18 +7,17 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from io import BytesIO
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+import dielet
+from dielet.checkpoint.base import Checkpoint
 from dielet.checkpoint.names import EMBEDDING
 from dielet.checkpoint.source import Source
-from dielet.checkpoint.spec import ModelSpec
 from dielet.errors import DieletError, UsageError
 from dielet.formats.packed import PANEL, WeightFormat, pack
 from dielet.formats.quantize import quantize_rows
@@ -35,22 +34,6 @@ HEAD = "norm_head_fixed.img"
 TABLE = "token_embedding_weight.npy"
 COS, SIN = "cos_weight.npy", "sin_weight.npy"
 _BLOCK_WEIGHTS = 1 << 23  # weights converted at a time: 32 MB as f32
-
-
-class Checkpoint(Protocol):
-    """What compiling asks of a checkpoint; `dielet.checkpoint` gives the real ones."""
-
-    @property
-    def spec(self) -> ModelSpec: ...
-    @property
-    def source(self) -> str:
-        """Where it came from, for the manifest."""
-
-    @property
-    def eos_ids(self) -> tuple[int, ...]: ...
-    def tensor(self, name: str) -> Source: ...
-    def names(self) -> tuple[str, ...]: ...
-    def tokenizer_files(self) -> dict[str, bytes]: ...
 
 
 Progress = Callable[[int, int, str], None]
@@ -192,7 +175,7 @@ class _Writer:
         names = [plan.formats[n].name for n in linears]
         return Manifest(
             schema=SCHEMA,
-            dielet_version=metadata.version("dielet"),
+            dielet_version=dielet.__version__,
             source=self.checkpoint.source,
             spec=plan.spec,
             device=plan.device.name,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from dielet.checkpoint.names import EMBEDDING
+from dielet.checkpoint.names import HEAD as HEAD_PARAMETER
 from dielet.checkpoint.spec import ModelSpec
 from dielet.devices import Device, load_device
 from dielet.errors import UsageError
@@ -19,8 +20,6 @@ from dielet.models import build_decoder, build_head
 from dielet.partition import Division, divide
 from dielet.program import KvLayout, Placement, Program, Shape, WeightPlan, lower, plan_weights
 from dielet.program.sync import synchronise
-
-HEAD_PARAMETER = "model.lm_head.weight"
 
 
 @dataclass(frozen=True)

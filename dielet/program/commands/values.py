@@ -26,11 +26,11 @@ def store(v: Values, rows: int, y: F32, out: str, group: int) -> None:
 
 def quantize_rows(y: F32, group: int) -> tuple[NDArray[np.int8], F32, NDArray[np.int32]]:
     """int8 codes, scale and code sum per row and group: scale = max|y| / 127."""
-    parts = y.reshape(len(y), -1, group).astype(np.float32)
+    parts = y.reshape(len(y), y.shape[1] // group, group).astype(np.float32)
     scale = np.abs(parts).max(-1) / np.float32(127)
     inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
     q = np.rint(parts * inverse[..., None]).astype(np.int8)
-    return q.reshape(len(y), -1), scale, q.sum(-1, dtype=np.int32)
+    return q.reshape(y.shape), scale, q.sum(-1, dtype=np.int32)
 
 
 def dequantize_rows(q: NDArray[np.int8], scale: F32) -> F32:
