@@ -131,7 +131,7 @@ def _rope(config: Entries) -> tuple[float, dict[str, Any] | None]:
     return theta, {**settings, "rope_type": kind}
 
 
-def config_from_spec(spec: ModelSpec) -> dict[str, Any]:
+def config_json(spec: ModelSpec) -> bytes:
     """The config.json that says the same as `spec`, for checkpoints that have none."""
     config = {
         "model_type": spec.model_type,
@@ -154,4 +154,4 @@ def config_from_spec(spec: ModelSpec) -> dict[str, Any]:
         "bos_token_id": spec.bos_id,
         "eos_token_id": list(spec.eos_ids),
     }
-    return config
+    return json.dumps(config, indent=2).encode()

@@ -113,7 +113,7 @@ def _q4_k(raw: U8) -> F32:
 
 def _q5_k(raw: U8) -> F32:
     bit = np.arange(8, dtype=np.uint8)[:, None]
-    fifth = (raw[:, None, 16:48] >> bit) & 1
+    fifth = (raw[:, None, 16:48] >> bit) & np.uint8(1)
     return _affine_sub_blocks(raw, _paired_nibbles(raw[:, 48:]) | (fifth << np.uint8(4)))
 
 

@@ -1,0 +1,204 @@
+"""A GGUF file as a checkpoint: spec, tensors and tokenizer from its metadata."""
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dielet.checkpoint.base import Checkpoint, content_identity
+from dielet.checkpoint.config import Entries, config_json
+from dielet.checkpoint.gguf_file import GgufFile
+from dielet.checkpoint.gguf_tokenizer import end_of_text_ids, tokenizer_json
+from dielet.checkpoint.names import account_for, gguf_name, tensor_shapes
+from dielet.checkpoint.source import FileTensor, Source
+from dielet.checkpoint.spec import SUPPORTED_MODEL_TYPES, ModelSpec
+from dielet.errors import DamagedFile, DieletError, Unsupported
+
+_ROPE_FACTORS = "rope_freqs.weight"
+
+
+class GgufCheckpoint(Checkpoint):
+    """Opens a file; every tensor is accounted for before this returns."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = GgufFile(path)
+        self.spec = gguf_spec(self._file)
+        self.source = f"GGUF file {path}"
+        shapes = tensor_shapes(self.spec)
+        self._names = {name: gguf_name(name) for name in shapes}
+        account_for(
+            str(path),
+            {gguf_name(name): shape for name, shape in shapes.items()},
+            self._file.shapes,
+            lambda name: name == _ROPE_FACTORS,
+        )
+        for name in self._names:
+            self.tensor(name)  # refuses a type that cannot be read
+
+    @cached_property
+    def identity(self) -> str:
+        described = {k: v for k, v in self._file.metadata.items() if not k.startswith("tokenizer.")}
+        parts = {"metadata": json.dumps(described, sort_keys=True).encode()}
+        parts |= self.tokenizer_files()
+        parts |= {name: self._file.tensor(name).samples() for name in sorted(self._names.values())}
+        return content_identity(parts)
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._names)
+
+    def tensor(self, name: str) -> Source:
+        tensor = self._file.tensor(self._names[name])
+        if self.spec.model_type != "llama":
+            return tensor
+        if name.endswith(".q_proj.weight"):
+            return _with_order(tensor, _halves_from_pairs(self.spec.heads, self.spec.head_dim))
+        if name.endswith(".k_proj.weight"):
+            return _with_order(tensor, _halves_from_pairs(self.spec.kv_heads, self.spec.head_dim))
+        return tensor
+
+    def tokenizer_files(self) -> dict[str, bytes]:
+        return dict(self._tokenizer_files)
+
+    @cached_property
+    def _tokenizer_files(self) -> dict[str, bytes]:
+        generation = {"bos_token_id": self.bos_id, "eos_token_id": list(self.eos_ids)}
+        entries = Entries(str(self._file.path), self._file.metadata)
+        files = {
+            "config.json": config_json(self.spec),
+            "generation_config.json": json.dumps(generation, indent=2).encode(),
+        }
+        if "tokenizer.ggml.model" in self._file.metadata:
+            files["tokenizer.json"] = tokenizer_json(entries)
+        template = entries.get("tokenizer.chat_template", str, None)
+        if template is not None:
+            files["chat_template.jinja"] = template.encode()
+        return files
+
+
+def _with_order(tensor: FileTensor, order: NDArray[np.intp]) -> FileTensor:
+    return FileTensor(
+        tensor.name, tensor.shape, tensor.block, tensor.file, tensor.offset, order=order
+    )
+
+
+def _halves_from_pairs(heads: int, head_dim: int) -> NDArray[np.intp]:
+    """For each row of q or k as we have it, its row in a llama GGUF.
+
+    These files pair neighbouring rows (2j, 2j + 1) for the rotary embedding, where we pair the
+    halves (j, j + head_dim/2) of a head.
+    """
+    rows = np.arange(heads * head_dim, dtype=np.intp)
+    return rows.reshape(heads, head_dim // 2, 2).swapaxes(1, 2).reshape(-1)
+
+
+def gguf_spec(file: GgufFile) -> ModelSpec:
+    """The spec that the metadata describes, under Hugging Face's name of the family."""
+    entries = Entries(str(file.path), file.metadata)
+    family = entries.get("general.architecture", str)
+    if family not in SUPPORTED_MODEL_TYPES:
+        raise Unsupported(
+            f"{file.path}: architecture {family!r} is not supported; "
+            f"supported: {', '.join(SUPPORTED_MODEL_TYPES)}"
+        )
+    _refuse_unsupported(entries, family)
+    hidden = entries.get(f"{family}.embedding_length", int)
+    heads = _same_everywhere(entries, f"{family}.attention.head_count")
+    usual_head_dim = hidden // heads if heads > 0 else 0
+    head_dim = entries.get(f"{family}.attention.key_length", int, usual_head_dim)
+    for key in ("attention.value_length", "rope.dimension_count"):
+        size = entries.get(f"{family}.{key}", int, head_dim)
+        if size != head_dim:
+            raise Unsupported(
+                f"{file.path}: {family}.{key} is {size}, which must equal the head size {head_dim}"
+            )
+    bos = entries.tokens("tokenizer.ggml.bos_token_id")
+    try:
+        return ModelSpec(
+            model_type=family,
+            hidden=hidden,
+            layers=entries.get(f"{family}.block_count", int),
+            heads=heads,
+            kv_heads=_same_everywhere(entries, f"{family}.attention.head_count_kv", heads),
+            head_dim=head_dim,
+            intermediate=_same_everywhere(entries, f"{family}.feed_forward_length"),
+            vocab=_vocab(file, entries, family),
+            norm_eps=_short(entries.get(f"{family}.attention.layer_norm_rms_epsilon", float)),
+            rope_theta=_short(entries.get(f"{family}.rope.freq_base", float, 10000.0)),
+            rope_scaling=_rope_scaling(file, entries, family),
+            max_position=entries.get(f"{family}.context_length", int),
+            tied="output.weight" not in file.entries,
+            qk_norm=family == "qwen3",
+            bos_id=bos[0] if bos else None,
+            eos_ids=end_of_text_ids(entries),
+            name=entries.get("general.name", str, file.path.stem),
+        )
+    except DieletError as error:
+        if str(file.path) in str(error):
+            raise
+        raise type(error)(f"{file.path}: {error}") from error
+
+
+def _refuse_unsupported(entries: Entries, family: str) -> None:
+    if entries.get(f"{family}.expert_count", int, 0):
+        raise Unsupported(f"{entries.where}: mixtures of experts are not supported")
+    if entries.get(f"{family}.attention.sliding_window", int, 0):
+        raise Unsupported(f"{entries.where}: sliding-window attention is not supported")
+    parts = entries.get("split.count", int, 1)
+    if parts > 1:
+        raise Unsupported(f"{entries.where}: one of {parts} parts; merge them into one file")
+
+
+def _same_everywhere(entries: Entries, key: str, default: int | None = None) -> int:
+    """A size that may be given once or once per layer, but must not differ between layers."""
+    value = entries.values.get(key)
+    if isinstance(value, list):
+        if not value or any(v != value[0] for v in value):
+            raise Unsupported(f"{entries.where}: {key} differs between layers: {str(value)[:60]}")
+        entries = Entries(entries.where, {key: value[0]})
+    size: int = entries.get(key, int) if default is None else entries.get(key, int, default)
+    return size
+
+
+def _vocab(file: GgufFile, entries: Entries, family: str) -> int:
+    """Rows of the embedding, which the metadata may also state."""
+    embedding = file.entries.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise DamagedFile(f"{file.path}: token_embd.weight is missing or not a matrix")
+    vocab = embedding.shape[0]
+    tokens = entries.get("tokenizer.ggml.tokens", list, None)
+    stated = entries.get(f"{family}.vocab_size", int, vocab)
+    if stated != vocab or (tokens is not None and len(tokens) > vocab):
+        raise DamagedFile(
+            f"{file.path}: token_embd.weight has {vocab} rows, but vocab_size is {stated} and "
+            f"there are {len(tokens or ())} tokens"
+        )
+    return vocab
+
+
+def _rope_scaling(file: GgufFile, entries: Entries, family: str) -> dict[str, Any] | None:
+    if _ROPE_FACTORS in file.entries:
+        factors = file.tensor(_ROPE_FACTORS).array().reshape(-1)
+        return {"rope_type": "factors", "factors": [_short(float(f)) for f in factors]}
+    prefix = f"{family}.rope.scaling"
+    kind = entries.get(f"{prefix}.type", str, "none")
+    if kind == "none":
+        return None
+    scaling: dict[str, Any] = {
+        "rope_type": kind,
+        "factor": _short(entries.get(f"{prefix}.factor", float)),
+    }
+    if kind == "yarn":
+        original = entries.get(f"{prefix}.original_context_length", int)
+        scaling["original_max_position_embeddings"] = original
+        factor = entries.get(f"{prefix}.attn_factor", float, None)
+        if factor is not None:
+            scaling["attention_factor"] = _short(factor)
+    return scaling
+
+
+def _short(value: float) -> float:
+    """The shortest decimal that is this float32: 1e-5 again, not 9.999999747378752e-06."""
+    return float(str(np.float32(value)))
