@@ -1,0 +1,44 @@
+"""Native kernels: a small vector language that prints LLVM IR, its targets, and the worker loop.
+
+`compile_kernels(keys, target, cache_dir)` gives a `Library` of loaded code; `library.address(key)`
+is a function
+
+    void kernel(ptr operands, ptr params, ptr binding, i64 lo_num, i64 hi_num, i64 den)
+
+with operands ptr[] (addresses), params i64[] (run-time numbers), binding i64[2] = {past, valid}.
+It covers the units [units * lo_num / den, units * hi_num / den) of its command. Strides count
+elements.
+Rows t < valid mean something; rows up to valid rounded up to 16 may be read and written.
+
+family     static                     params                               operands -> units
+rmsnorm    K eps out group            x_stride y_stride                    x weight y.. -> valid
+quantize   group                      columns x_stride q_stride g_stride   x q scale sum
+                                                                      -> valid * columns / group
+convert                               columns x_stride y_stride            x y
+                                                                      -> valid * columns / 32
+linear     K format group minimum     panels x_stride xg_stride y_stride   x.. w [residual] [bias] y
+           T residual bias            r_stride                        -> panels
+rotary     D norm eps scale           heads x_stride y_stride              x [weight] cos sin y
+                                                                      -> valid * heads
+kv_append  D norm eps                 heads k_stride v_stride head_bytes   k v [weight] cos sin
+                                                                  kcache vcache -> heads
+attention  D G T out                  kv_heads q_stride y_stride           q kcache vcache y
+                                      head_bytes    -> kv_heads [* ceil(valid / 16) when T > 1]
+silu_mul   out group                  columns gate_stride up_stride        gate up y..
+                                      y_stride g_stride               -> valid * columns / run
+select                                columns                              logits out -> 1
+embed      K format group minimum     y_stride                             table ids y -> valid
+
+`y..` is y, and with out=int8 also scale f32 and sum i32 ([rows, columns / group], in rmsnorm
+densely packed); a run is the group with out=int8, else 32. `x..` is x, and for int8 and int4 also
+its scale and sum. The cache of one head is K bf16 [S/32][D/2][32][2] and V bf16 [S/2][D][2];
+`head_bytes` leads from one head to the next in both. What a kernel computes is written in its file.
+
+A row's result does not depend on T, valid, the other rows, or how a command is cut into pieces.
+"""
+
+from dielet.codegen.kernel import KernelKey
+from dielet.codegen.library import Library, compile_kernels
+from dielet.codegen.targets import TARGETS, Target, host_target
+
+__all__ = ["TARGETS", "KernelKey", "Library", "Target", "compile_kernels", "host_target"]

@@ -1,0 +1,111 @@
+"""rotary and kv_append: heads are normalised, turned by their position, and stored or cached.
+
+The turn pairs element i with element i + D/2. Half a head need not fill whole registers (D = 80),
+so these kernels use the widest vector that divides it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dielet.codegen.function import Pointer
+from dielet.codegen.kernel import Kernel
+from dielet.codegen.math import root_mean_square
+from dielet.codegen.targets.base import Target
+from dielet.codegen.values import F32, I8, I16, I32, I64, Value
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """y = scale * turn(norm(x)) in bfloat16, per head."""
+
+    D: int
+    norm: bool
+    eps: float
+    scale: float
+
+
+def rotary(k: Kernel, t: Target, s: Rotary) -> None:
+    x = k.operand(F32)
+    weight = k.operand(F32) if s.norm else None
+    cos, sin = k.operand(F32), k.operand(F32)
+    y = k.operand(I16)
+    heads, x_stride, y_stride = (k.param() for _ in range(3))
+    past = k.past
+    with k.runs(heads, 1) as (row, head):
+        vectors = turned(k, t, s, x.at(row * x_stride + head * s.D), weight, cos, sin, past + row)
+        out = y.at(row * y_stride + head * s.D)
+        lanes = vectors[0].type.lanes
+        for i, v in enumerate(vectors):
+            out.store(i * lanes, t.to_bf16(k, v * s.scale if s.scale != 1.0 else v))
+
+
+@dataclass(frozen=True)
+class KvAppend:
+    """K (normalised and turned) and V of new tokens into the cache, per head."""
+
+    D: int
+    norm: bool
+    eps: float
+
+
+def kv_append(k: Kernel, t: Target, s: KvAppend) -> None:
+    new_k, new_v = k.operand(F32), k.operand(F32)
+    weight = k.operand(F32) if s.norm else None
+    cos, sin = k.operand(F32), k.operand(F32)
+    k_cache, v_cache = k.operand(I8), k.operand(I8)
+    heads, k_stride, v_stride, head_bytes = (k.param() for _ in range(4))
+    past = k.past
+    line = k.scratch(I16, s.D)
+    first, last = k.share(heads)
+    with k.loop(first, last) as head, k.loop(k.valid) as row:
+        position = past + row
+        vectors = turned(k, t, s, new_k.at(row * k_stride + head * s.D), weight, cos, sin, position)
+        lanes = vectors[0].type.lanes
+        for i, v in enumerate(vectors):
+            line.store(i * lanes, t.to_bf16(k, v))
+        # K: pairs of elements, 32 positions side by side.
+        panel = k_cache.at(head * head_bytes).cast(I32).at((position // 32) * (s.D // 2 * 32))
+        with k.loop(s.D // 2) as j:
+            panel.store(j * 32 + position % 32, line.cast(I32)[j])
+        # V: pairs of positions. The even one clears its partner; the odd one joins it.
+        pair = v_cache.at(head * head_bytes).cast(I32).at((position // 2) * s.D)
+        shift = ((position & 1) * 16).trunc(I32)
+        keep = k.const(I32, 0) - (position & 1).trunc(I32) & 0xFFFF
+        source = new_v.at(row * v_stride + head * s.D)
+        for i in range(0, s.D, lanes):
+            value = t.to_bf16(k, source.load(i, lanes)).zext(I32)
+            old = pair.load(i, lanes)
+            pair.store(i, (old & keep) | (value << shift.splat(lanes)))
+
+
+def turned(
+    k: Kernel,
+    t: Target,
+    s: Rotary | KvAppend,
+    x: Pointer,
+    weight: Pointer | None,
+    cos: Pointer,
+    sin: Pointer,
+    position: Value,
+) -> list[Value]:
+    """One head, normalised if it has a weight, turned by `position`: the vectors in order."""
+    lanes = math.gcd(s.D // 2, t.lanes)
+    count = s.D // lanes
+    v = [x.load(i * lanes, lanes) for i in range(count)]
+    if weight is not None:
+        factor = root_mean_square(k, v, s.D, s.eps)
+        v = [a * factor * weight.load(i * lanes, lanes) for i, a in enumerate(v)]
+    half = count // 2
+    low, high = [], []
+    for i in range(half):
+        at = position * (s.D // 2) + i * lanes
+        c, sn = cos.load(at, lanes), sin.load(at, lanes)
+        a, b = v[i], v[half + i]
+        low.append(a * c - b * sn)
+        high.append(b * c + a * sn)
+    return low + high
+
+
+__all__ = ["I64", "KvAppend", "Rotary", "kv_append", "rotary"]

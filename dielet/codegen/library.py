@@ -1,0 +1,107 @@
+"""Kernels by key: from the cache, or generated and compiled now; loaded, and found by address."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from dielet.codegen import cache, jit, worker
+from dielet.codegen.function import Module
+from dielet.codegen.kernel import KernelKey
+from dielet.codegen.kernels import generate
+from dielet.codegen.targets.base import Target
+from dielet.errors import InternalError
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One module of code: what it is called in the cache, what it exports, how it is written."""
+
+    name: str
+    symbols: tuple[str, ...]
+    write: Callable[[], Module]
+
+
+class Library:
+    """Loaded code. Addresses stay valid for as long as the library lives."""
+
+    def __init__(self, loaded: jit.Loaded, target: Target, compiled: int) -> None:
+        self._loaded = loaded
+        self.target = target
+        self.compiled = compiled  # modules that were not in the cache
+
+    def address(self, key: KernelKey) -> int:
+        """Address of `void kernel(operands, params, binding, lo_num, hi_num, den)`."""
+        return self.symbol(key.symbol, str(key))
+
+    def symbol(self, name: str, label: str = "") -> int:
+        if name not in self._loaded.addresses:
+            raise InternalError(f"kernel {label or name} is not in this library")
+        return self._loaded.addresses[name]
+
+    # The worker loop as ctypes functions, which release the GIL; see `dielet.codegen.worker`.
+
+    @cached_property
+    def run(self) -> Callable[[int, int], int]:
+        return self._function("dielet_run", None, 2)
+
+    @cached_property
+    def serve(self) -> Callable[[int, int, int], int]:
+        return self._function("dielet_serve", ctypes.c_int64, 3)
+
+    @cached_property
+    def ring(self) -> Callable[[int, int], int]:
+        return self._function("dielet_ring", ctypes.c_int64, 2)
+
+    @cached_property
+    def join(self) -> Callable[[int, int, int], int]:
+        return self._function("dielet_join", None, 3)
+
+    @cached_property
+    def stop(self) -> Callable[[int], int]:
+        return self._function("dielet_stop", ctypes.c_int64, 1)
+
+    @cached_property
+    def clock(self) -> Callable[[], int]:
+        """Ticks of the clock that stamps are taken from."""
+        return self._function("dielet_clock", ctypes.c_int64, 0)
+
+    def _function(self, name: str, result: type | None, count: int) -> Callable[..., int]:
+        prototype = ctypes.CFUNCTYPE(result, *[ctypes.c_int64] * count)
+        return prototype(self.symbol(name))
+
+
+def compile_kernels(keys: Iterable[KernelKey], target: Target, cache_dir: Path) -> Library:
+    """The kernels of `keys` and the worker loop, for a target that this machine can run.
+
+    Code comes from `cache_dir` where it is there, and goes there where it is not.
+    """
+    units = [kernel_unit(key, target) for key in dict.fromkeys(keys)]
+    units.append(Unit("worker", worker.SYMBOLS, lambda: worker.worker_module(target)))
+    return load_units(units, target, cache_dir)
+
+
+def kernel_unit(key: KernelKey, target: Target) -> Unit:
+    def write() -> Module:
+        module = Module()
+        generate(module, target, key)
+        return module
+
+    return Unit(str(key), (key.symbol,), write)
+
+
+def load_units(units: Sequence[Unit], target: Target, cache_dir: Path) -> Library:
+    objects, compiled = [], 0
+    for unit in units:
+        name = cache.recipe(unit.name, target)
+        code = cache.read(cache_dir, name)
+        if code is None:
+            code = jit.emit_object(str(unit.write()), target)
+            cache.write(cache_dir, name, code)
+            compiled += 1
+        objects.append(code)
+    symbols = [symbol for unit in units for symbol in unit.symbols]
+    return Library(jit.Loaded(objects, symbols, target), target, compiled)

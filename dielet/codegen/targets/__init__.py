@@ -1,0 +1,28 @@
+"""The instruction sets that code can be generated for, and the one of this machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import llvmlite.binding as llvm
+
+from dielet.codegen.targets.avx512 import AVX512
+from dielet.codegen.targets.base import Target
+
+TARGETS: dict[str, Target] = {t.name: t for t in (AVX512,)}
+
+
+def host_target() -> Target:
+    """The best target that this machine runs, tuned for its processor."""
+    features = llvm.get_host_cpu_features()
+    have = {name for name, on in features.items() if on}
+    best = next(t for t in TARGETS.values() if set(t.needs) <= have)
+    return replace(
+        best,
+        triple=llvm.get_process_triple(),
+        cpu=llvm.get_host_cpu_name(),
+        features=features.flatten() + best.tuning,
+    )
+
+
+__all__ = ["TARGETS", "Target", "host_target"]

@@ -1,0 +1,185 @@
+"""The native loop that walks one worker's list of pieces, and the doorbell that starts it.
+
+Memory layouts (all i64, native byte order) are constants here; the host fills them.
+
+Context, one per program execution (`CTX_*`): tables of addresses and the shared progress counters.
+Piece (`PIECE_*`, 16 words): one kernel call with its waits. Worker w finishes piece i by storing
+i + 1 to progress[w] with release order; a wait (worker, value) spins until progress[worker] has
+reached value, with acquire order. Progress is zeroed by the caller before a run.
+
+Doorbell (`BELL_*`), one per set of helper threads, every word that different threads write on its
+own cache line:
+
+    ring(bell, ctx) -> mask   publishes ctx, counts the doorbell up. Bit w of the mask: helper w had
+                              parked, and must be woken by its semaphore (release it once).
+    serve(bell, worker, spins) -> 1 when told to stop, 0 when it parked: acquire the semaphore, then
+                              call serve again. In between it runs every context that is rung.
+    join(bell, workers, yield) waits until helpers 1 .. workers-1 have finished the last context.
+    stop(bell) -> mask        tells helpers to return; wake the parked ones as after ring.
+
+Worker 0 is the caller itself: `ring`, release the semaphores named, `run(ctx, 0)`, `join`. A helper
+parks by exchanging its flag to 1 and then looking at the doorbell once more; whoever exchanges the
+flag back to 0 and finds 1 owns the wake-up, so every park is answered by exactly one release.
+"""
+
+from __future__ import annotations
+
+from dielet.codegen.function import Function, Module, Pointer
+from dielet.codegen.targets.base import Target
+from dielet.codegen.values import I32, I64, PTR, VOID, Value
+
+MAX_WORKERS = 64
+MAX_OPERANDS = 12
+LINE_WORDS = 8  # i64 words of a 64-byte line: the stride of progress counters
+
+# Context: word index of each address.
+CTX_PIECES = 0  # -> ptr[workers]: the pieces of each worker
+CTX_COUNTS = 1  # -> i64[workers]: how many
+CTX_BASES = 2  # -> i64[spaces]: base address of each address space
+CTX_BINDING = 3  # -> i64[2]: past, valid
+CTX_PROGRESS = 4  # -> i64[workers * LINE_WORDS]
+CTX_STAMPS = 5  # -> ptr[workers]: i64[pieces][2] start and end ticks of each piece
+CTX_YIELD = 6  # address of int sched_yield(void), or 0
+CTX_WORDS = 8
+
+# Piece: word index of each field.
+PIECE_WORDS = 16
+PIECE_KERNEL = 0
+PIECE_OPERANDS = 1  # -> i64[n][2]: address space, offset
+PIECE_N_OPERANDS = 2
+PIECE_PARAMS = 3
+PIECE_LO, PIECE_HI, PIECE_DEN = 4, 5, 6
+PIECE_N_WAITS = 7
+PIECE_WAITS = 8  # -> i64[n][2]: worker, progress value
+
+# Doorbell: word index.
+BELL_COUNT = 0  # contexts rung so far
+BELL_CTX = 1  # the last one
+BELL_STOP = 2
+BELL_YIELD = 3  # address of sched_yield for idle helpers, or 0
+BELL_PARKED = LINE_WORDS  # i64[MAX_WORKERS * LINE_WORDS]
+BELL_DONE = BELL_PARKED + MAX_WORKERS * LINE_WORDS  # likewise: contexts finished
+BELL_WORDS = BELL_DONE + MAX_WORKERS * LINE_WORDS
+
+PATIENCE = 2000  # spins before a waiting worker offers its core to others
+
+SYMBOLS = tuple(f"dielet_{name}" for name in ("run", "serve", "ring", "join", "stop", "clock"))
+
+
+def worker_module(t: Target) -> Module:
+    module = Module()
+    run(module, t)
+    serve(module, t)
+    wake(module, "dielet_ring", stopping=False)
+    join(module, t)
+    wake(module, "dielet_stop", stopping=True)
+    clock = module.function("dielet_clock", [], I64)
+    clock.ret(clock.call("llvm.readcyclecounter", I64))
+    return module
+
+
+def rest(k: Function, t: Target, spins: Value, yield_address: Value) -> None:
+    """One turn of a waiting loop: pause, and after PATIENCE turns offer the core to others."""
+    t.pause(k)
+    with k.when((spins >= PATIENCE) & yield_address.ne(0)):
+        k.call_pointer(k.pointer(yield_address, I64).address, I32)
+
+
+def run(module: Module, t: Target) -> None:
+    """void run(ptr ctx, i64 worker)"""
+    k = module.function("dielet_run", [PTR, I64])
+    ctx, worker = Pointer(k.args[0], I64), k.args[1]
+
+    def table(word: int) -> Pointer:
+        return k.pointer(ctx[word], I64)
+
+    pieces = k.pointer(table(CTX_PIECES)[worker], I64)
+    stamps = k.pointer(table(CTX_STAMPS)[worker], I64)
+    bases, progress, binding = table(CTX_BASES), table(CTX_PROGRESS), table(CTX_BINDING)
+    yield_address = ctx[CTX_YIELD]
+    operands = k.scratch(PTR, MAX_OPERANDS)
+    with k.loop(table(CTX_COUNTS)[worker]) as i:
+        piece = pieces.at(i * PIECE_WORDS)
+        waits = k.pointer(piece[PIECE_WAITS], I64)
+        with k.loop(piece[PIECE_N_WAITS]) as n:
+            other, value = waits[n * 2], waits[n * 2 + 1]
+            spins = k.var(k.i64(0))
+            with k.repeat() as again:
+                again.until(progress.acquire(other * LINE_WORDS) >= value)
+                spins.value = spins.value + 1
+                rest(k, t, spins.value, yield_address)
+        stamps[i * 2] = k.call("llvm.readcyclecounter", I64)
+        pairs = k.pointer(piece[PIECE_OPERANDS], I64)
+        with k.loop(piece[PIECE_N_OPERANDS]) as n:
+            address = bases[pairs[n * 2]] + pairs[n * 2 + 1]
+            operands[n] = k.pointer(address, I64).address
+        kernel = k.pointer(piece[PIECE_KERNEL], I64).address
+        params = k.pointer(piece[PIECE_PARAMS], I64).address
+        part = [piece[word] for word in (PIECE_LO, PIECE_HI, PIECE_DEN)]
+        k.call_pointer(kernel, k.result, operands.address, params, binding.address, *part)
+        stamps[i * 2 + 1] = k.call("llvm.readcyclecounter", I64)
+        progress.release(worker * LINE_WORDS, i + 1)
+
+
+def serve(module: Module, t: Target) -> None:
+    """i64 serve(ptr bell, i64 worker, i64 spins)"""
+    k = module.function("dielet_serve", [PTR, I64, I64], I64)
+    bell, worker, patience = Pointer(k.args[0], I64), k.args[1], k.args[2]
+    parked = bell.at(worker * LINE_WORDS + BELL_PARKED)
+    done = bell.at(worker * LINE_WORDS + BELL_DONE)
+    seen = k.var(done[0])
+    spins = k.var(k.i64(0))
+    stopped = k.var(k.i64(0))
+    with k.repeat() as again:
+        count = bell.acquire(BELL_COUNT)
+        with k.when(count.ne(seen.value)):
+            k.call("dielet_run", VOID, k.pointer(bell[BELL_CTX], I64).address, worker)
+            seen.value = count
+            spins.value = k.i64(0)
+            done.release(0, count)
+        stopped.value = bell.acquire(BELL_STOP)
+        again.until(stopped.value.ne(0))
+        rest(k, t, spins.value, bell[BELL_YIELD])
+        spins.value = spins.value + 1
+        leave = k.var(k.i64(0))
+        with k.when(spins.value > patience):
+            parked.exchange(0, k.i64(1))
+            leave.value = k.i64(1)
+            # A doorbell or stop may have come before the flag: then take the flag back. If it is
+            # gone already, a wake-up is under way and must be received: leave all the same.
+            late = bell.acquire(BELL_COUNT).ne(seen.value) | bell.acquire(BELL_STOP).ne(0)
+            with k.when(late):
+                leave.value = 1 - parked.exchange(0, k.i64(0))
+            spins.value = k.i64(0)
+        again.until(leave.value.ne(0))
+    k.ret(stopped.value)
+
+
+def wake(module: Module, name: str, stopping: bool) -> None:
+    """i64 ring(ptr bell, ptr ctx), i64 stop(ptr bell): publish, then collect who had parked."""
+    k = module.function(name, [PTR] if stopping else [PTR, I64], I64)
+    bell = Pointer(k.args[0], I64)
+    if stopping:
+        bell.exchange(BELL_STOP, k.i64(1))
+    else:
+        bell[BELL_CTX] = k.args[1]
+        bell.fetch_add(BELL_COUNT, k.i64(1))
+    mask = k.var(k.i64(0))
+    with k.loop(MAX_WORKERS) as w:
+        flag = bell.at(w * LINE_WORDS + BELL_PARKED)
+        with k.when(flag.acquire().ne(0)):
+            mask.value = mask.value | (flag.exchange(0, k.i64(0)) << w)
+    k.ret(mask.value)
+
+
+def join(module: Module, t: Target) -> None:
+    """void join(ptr bell, i64 workers, i64 yield)"""
+    k = module.function("dielet_join", [PTR, I64, I64])
+    bell, workers, yield_address = Pointer(k.args[0], I64), k.args[1], k.args[2]
+    count = bell.acquire(BELL_COUNT)
+    with k.loop(1, workers) as w:
+        spins = k.var(k.i64(0))
+        with k.repeat() as again:
+            again.until(bell.acquire(w * LINE_WORDS + BELL_DONE) >= count)
+            spins.value = spins.value + 1
+            rest(k, t, spins.value, yield_address)
