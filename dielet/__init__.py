@@ -1,0 +1,72 @@
+"""Compile language models for chiplet accelerators, run them here, and see where the time goes.
+
+    import dielet
+    model = dielet.compile("SmolLM2.gguf", "smollm2", weights="int8")
+    model = dielet.load("smollm2")
+    for piece in model.stream("who are you", max_new_tokens=64): print(piece, end="")
+
+Importing this is quick: numpy and the code generator are loaded by the first call that needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dielet import errors
+
+if TYPE_CHECKING:
+    from dielet.generate.answer import Result, Stream
+    from dielet.generate.chat import Chat
+    from dielet.generate.session import Model
+
+__version__ = "0.1.0"
+__all__ = ["Chat", "Model", "Result", "Stream", "compile", "errors", "load"]
+
+_LAZY = {
+    "Chat": "dielet.generate.chat",
+    "Model": "dielet.generate.session",
+    "Result": "dielet.generate.answer",
+    "Stream": "dielet.generate.answer",
+}
+
+
+def compile(
+    src: str | Path,
+    out: str | Path,
+    device: str | Path = "host",
+    weights: str | None = None,
+    max_seq_len: int | None = None,
+    *,
+    progress: Callable[[int, int, str], None] | None = None,
+    **options: Any,
+) -> Model:
+    """Compile the checkpoint `src` (directory, hub id or .gguf) into the model directory `out`.
+
+    `options` are the further fields of `dielet.image.CompileOptions`: chiplets, group, layers,
+    prefill_chunk, kv_ladder, random_weights.  None means: decided by checkpoint and device.
+    `progress` is called with bytes written, bytes in all, and the name of the next tensor.
+    Returns the model, loaded.
+    """
+    from dielet.generate.session import load
+    from dielet.image import CompileOptions, compile_model
+
+    given = {"device": str(device), "weights": weights, "max_seq_len": max_seq_len, **options}
+    chosen = CompileOptions.of(**{name: v for name, v in given.items() if v is not None})
+    return load(compile_model(src, out, chosen, progress))
+
+
+def load(directory: str | Path, threads: int | None = None) -> Model:
+    """Load a model directory.  `threads` None: one worker per core."""
+    from dielet.generate import session
+
+    return session.load(directory, threads)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'dielet' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_LAZY[name]), name)

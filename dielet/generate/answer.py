@@ -1,0 +1,297 @@
+"""One answer: the decoding loop, behind an iterator of text."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from time import perf_counter
+from types import TracebackType
+
+import numpy as np
+
+from dielet.errors import InternalError, UsageError
+from dielet.generate.protocol import FloatArray, Runtime, State
+from dielet.generate.receipt import Clock, Receipt, memory_by_owner, sha256
+from dielet.generate.sampling import Sampler, Sampling
+from dielet.generate.stream import Detokenizer, StopStrings
+
+STOP, LENGTH, STOP_STRING, CANCELLED = "stop", "length", "stop_string", "cancelled"
+
+
+class Result:
+    """A finished answer.
+
+    text: all of it, special tokens and a stop string left out.
+    tokens: every token chosen, the end-of-text token included.
+    finish_reason: "stop" (the model ended it), "length" (max_new_tokens, or the context is full),
+        "stop_string", or "cancelled".
+    seed: what the sampler was seeded with; None when greedy.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        tokens: list[int],
+        seed: int | None,
+        receipt: Receipt,
+        bandwidth: Callable[[], float],
+    ) -> None:
+        self.text = text
+        self.tokens = tokens
+        self.finish_reason = receipt.finish_reason
+        self.seed = seed
+        self._receipt = receipt
+        self._bandwidth = bandwidth
+
+    @cached_property
+    def receipt(self) -> Receipt:
+        """Speeds and sizes.  The first receipt of a process measures the bandwidth."""
+        if self._receipt.read_gb_s is None:
+            return self._receipt
+        return self._receipt.with_bandwidth(self._bandwidth())
+
+    def __repr__(self) -> str:
+        return (
+            f"Result({self.text!r:.60}, {len(self.tokens)} tokens, "
+            f"finish_reason={self.finish_reason!r})"
+        )
+
+
+@dataclass(frozen=True)
+class Request:
+    """What an answer is made from; everything in it has been checked."""
+
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    sampling: Sampling
+    stops: tuple[str, ...]
+    encode_s: float
+
+
+class Gate:
+    """Lets one program execution through at a time, and none once the model is closed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        if self._closed:
+            self._lock.release()
+            raise UsageError("the model is closed; load it again")
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+    def close(self) -> bool:
+        """Wait for the running execution and let no other in; False when closed before."""
+        with self._lock:
+            was, self._closed = self._closed, True
+        return not was
+
+
+class Decoding:
+    """The state of one answer.  `pieces` is the loop; the rest is what it leaves behind."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        gate: Gate,
+        request: Request,
+        detokenizer: Detokenizer,
+        load_s: float,
+    ) -> None:
+        self.request = request
+        self.state: State | None = None
+        self.on_end: Callable[[Decoding], None] | None = None
+        self.tokens: list[int] = []
+        self.cancelled = False
+        self.result: Result | None = None
+        self._runtime = runtime
+        self._gate = gate
+        self._detokenizer = detokenizer
+        self._load_s = load_s
+        self._sampler = Sampler(request.sampling, runtime.spec.vocab, request.prompt)
+        self._stops = StopStrings(request.stops)
+        self._eos = frozenset(runtime.spec.eos_ids)
+        self._clock = Clock(encode_s=request.encode_s)
+        self._switches_before = 0
+        self._last_logits: FloatArray | None = None
+        self._text: list[str] = []
+
+    def resume(self, state: State) -> None:
+        """Go on from `state`, which holds a beginning of the prompt, short of its last token."""
+        self.state = state
+        self._switches_before = state.program_switches
+
+    def pieces(self) -> Generator[str, None, None]:
+        """Text as it becomes final; every piece has at least one character."""
+        reason = CANCELLED  # what an exception or a closed iterator leaves
+        try:
+            for token in self._choices():
+                piece, ended = self._take(token)
+                reason = ended or CANCELLED
+                if piece:
+                    yield piece
+                if ended:
+                    break
+            piece, reason = self._flush(reason)
+            if piece:
+                yield piece
+        finally:
+            self.end(reason)
+
+    def end(self, reason: str) -> None:
+        """Make the result, once, and let go of the KV cache."""
+        if self.result is not None:
+            return
+        self._flush(reason)  # pieces that nobody asked for any more still belong to the text
+        self.result = Result(
+            "".join(self._text),
+            self.tokens,
+            self._sampler.settings.seed,
+            self._receipt(reason),
+            self._bandwidth,
+        )
+        if self.on_end is not None:
+            self.on_end(self)
+        self.state = None
+
+    def _choices(self) -> Iterator[int]:
+        """The tokens chosen, without end, until cancelled: prefill by chunks, then one by one."""
+        prompt, chunk = self.request.prompt, self._runtime.chunk
+        if self.state is None:
+            with self._gate:
+                self.state = self._runtime.new_state()
+        for start in range(self.state.past, len(prompt), chunk):
+            if self.cancelled:
+                return
+            last = start + chunk >= len(prompt)
+            self._execute(self.state, prompt[start : start + chunk], decode=False, choose=last)
+        yield self.tokens[-1]
+        while not self.cancelled:
+            self._execute(self.state, self.tokens[-1:], decode=True, choose=True)
+            yield self.tokens[-1]
+
+    def _execute(self, state: State, tokens: Sequence[int], *, decode: bool, choose: bool) -> None:
+        """Execute one program; `choose` also appends the next token.
+
+        The gate is held for this long only: answers made at the same time take turns, and one
+        that is never read to its end blocks nobody.
+        """
+        ids = np.array(tokens, dtype=np.int32)
+        with self._gate:
+            begin = perf_counter()
+            logits = self._runtime.forward(state, ids, want_logits=choose)
+            if choose:
+                if logits is None:
+                    raise InternalError("the program gave no logits although they were wanted")
+                self.tokens.append(self._sampler.choose(logits))
+                if self._last_logits is None:
+                    self._last_logits = np.empty_like(logits.values)
+                np.copyto(self._last_logits, logits.values)
+            seconds = perf_counter() - begin
+        self._clock.add(decode=decode, tokens=len(tokens), seconds=seconds)
+
+    def _take(self, token: int) -> tuple[str, str]:
+        """(text that `token` makes final, why the answer ends with it or "")."""
+        if token in self._eos:
+            return "", STOP  # it has no text of its own, even where it is not a "special" token
+        piece, met = self._stops.push(self._detokenizer.push(token))
+        self._text.append(piece)
+        if met:
+            return piece, STOP_STRING
+        return piece, LENGTH if len(self.tokens) >= self.request.max_new_tokens else ""
+
+    def _flush(self, reason: str) -> tuple[str, str]:
+        """(text held back until now, the reason): the last bytes may complete a stop string."""
+        if reason == STOP_STRING:
+            return "", reason
+        piece, met = self._stops.push(self._detokenizer.finish())
+        piece += self._stops.finish()
+        self._text.append(piece)
+        return piece, STOP_STRING if met else reason
+
+    def _receipt(self, reason: str) -> Receipt:
+        clock, count = self._clock, len(self.tokens)
+        speed = clock.decode_tok_s(count)
+        weight_bytes = self._runtime.weight_bytes_per_token
+        switches = 0 if self.state is None else self.state.program_switches
+        return Receipt(
+            load_s=self._load_s,
+            prompt_tokens=len(self.request.prompt),
+            ttft_s=clock.ttft_s() if count else None,
+            prefill_tok_s=clock.prefill_tok_s(),
+            new_tokens=count,
+            decode_tok_s=speed,
+            program_switches=switches - self._switches_before,
+            weight_bytes_per_token=weight_bytes,
+            read_gb_s=None if speed is None else weight_bytes * speed / 1e9,
+            share_of_bandwidth=None,
+            peak_rss_bytes=memory_by_owner(self._runtime.memory_by_owner()),
+            logits_sha256=None if self._last_logits is None else sha256(self._last_logits),
+            finish_reason=reason,
+        )
+
+    def _bandwidth(self) -> float:
+        with self._gate:  # beside a running program it would measure too little
+            return self._runtime.read_bandwidth()
+
+
+class Stream:
+    """The pieces of one answer, as they come; iterate over it, once.
+
+    Nothing is computed before the first piece is asked for.  Leaving its `with` block, `close`,
+    or dropping the last reference ends the answer at once.
+    """
+
+    def __init__(self, decoding: Decoding) -> None:
+        # Two objects, so that the loop does not refer to its handle: an answer that is dropped
+        # half-way frees its KV cache then, not when the garbage collector comes by.
+        self._decoding = decoding
+        self._pieces = decoding.pieces()
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self._decoding.request.prompt)
+
+    @property
+    def result(self) -> Result:
+        """The whole answer, once the iteration has ended or the stream is closed."""
+        if self._decoding.result is None:
+            raise UsageError(
+                "the answer is not finished; iterate to its end or close it before asking for it"
+            )
+        return self._decoding.result
+
+    def cancel(self) -> None:
+        """End after the program that is running; the iteration still gives the text held back.
+
+        Returns at once and may be called from another thread or a signal handler.
+        """
+        self._decoding.cancelled = True
+
+    def close(self) -> None:
+        """End now.  The result then has the text so far."""
+        self._pieces.close()
+        self._decoding.end(CANCELLED)

@@ -1,0 +1,77 @@
+"""What generation asks of whatever executes the programs; `dielet.host` gives the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dielet.checkpoint.spec import ModelSpec
+
+FloatArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int32]
+
+
+class Logits(Protocol):
+    """Scores of the next token, all finite, after one program execution."""
+
+    @property
+    def values(self) -> FloatArray:
+        """float32 [vocab], a view that the next `forward` of the same runtime overwrites."""
+
+    @property
+    def argmax(self) -> int:
+        """The best token; of equals the one with the lowest id."""
+
+
+class State(Protocol):
+    """The KV cache of one sequence."""
+
+    @property
+    def past(self) -> int:
+        """Tokens in the cache."""
+
+    @property
+    def program_switches(self) -> int:
+        """How often the next execution needed another program than the one before it."""
+
+    def rewind(self, past: int) -> None:
+        """Forget the tokens from position `past` on (0 <= past <= self.past)."""
+
+
+class Runtime(Protocol):
+    """One loaded model.  Not thread-safe: `Model` takes care that executions queue up."""
+
+    @property
+    def spec(self) -> ModelSpec: ...
+
+    @property
+    def max_seq_len(self) -> int:
+        """Positions that one state can hold."""
+
+    @property
+    def chunk(self) -> int:
+        """The most tokens that one `forward` takes."""
+
+    @property
+    def weight_bytes_per_token(self) -> int:
+        """Weight bytes that one decode step reads."""
+
+    def new_state(self) -> State: ...
+
+    def forward(self, state: State, tokens: IntArray, want_logits: bool = True) -> Logits | None:
+        """Execute one program over int32 `tokens` [1..chunk] and advance `state.past`.
+
+        Raises CapacityError before any work when they do not fit, NumericError when a logit
+        is NaN or infinite.
+        """
+
+    def read_bandwidth(self) -> float:
+        """Measured read bandwidth of this machine in GB/s (1e9), once per process."""
+
+    def memory_by_owner(self) -> Mapping[str, int]:
+        """Bytes by owner: weights, kv, shared, ..."""
+
+    def close(self) -> None: ...

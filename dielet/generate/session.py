@@ -1,0 +1,287 @@
+"""Model: a loaded model directory, and the options of an answer."""
+
+from __future__ import annotations
+
+import difflib
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+from typing import Any, TypedDict, Unpack, cast
+
+from dielet.checkpoint.spec import ModelSpec
+from dielet.errors import CapacityError, DamagedFile, MissingFile, UsageError
+from dielet.generate.answer import Decoding, Gate, Request, Result, Stream
+from dielet.generate.protocol import Runtime
+from dielet.generate.sampling import Sampling, from_generation_config
+from dielet.generate.stream import checked_stops
+from dielet.generate.template import Message
+from dielet.generate.text import GENERATION_CONFIG, Text, read_json
+
+MANIFEST = "manifest.json"
+
+Prompt = str | Sequence[Message] | Sequence[int]
+
+
+class Options(TypedDict, total=False):
+    """The options of an answer; None or left out means the default.
+
+    max_new_tokens: the most tokens to choose; default: until the context is full.
+    temperature, top_k, top_p, min_p, repetition_penalty: see `Sampling`; what is not given comes
+        from the model's generation_config.json, as in transformers.
+    seed: the same seed gives the same text; default: a fresh one, to be found in the result.
+    stop: a string, or several, before which the answer is cut.
+    system: the system message; only with a prompt that is a string, or messages without one.
+    thinking: False switches the thinking of models that can think off; default: the template's.
+    raw: continue the text of the prompt as it is, without the chat template.
+    """
+
+    max_new_tokens: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    seed: int | None
+    stop: str | Sequence[str] | None
+    system: str | None
+    thinking: bool | None
+    raw: bool | None
+
+
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+
+
+class Model:
+    """A model ready to answer.  Thread-safe; every answer has a KV cache of its own.
+
+    `load` makes one; close it, or use it as a context manager, to free its memory.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        text: Text,
+        directory: Path,
+        sampling: Sampling | None = None,
+        load_s: float = 0.0,
+    ) -> None:
+        self.directory = directory
+        self.text = text
+        self.sampling = sampling or Sampling()
+        self.load_s = load_s
+        self._runtime = runtime
+        self._gate = Gate()
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self._runtime.spec
+
+    @property
+    def max_seq_len(self) -> int:
+        """Tokens that prompt and answer may have together."""
+        return self._runtime.max_seq_len
+
+    @property
+    def runtime(self) -> Runtime:
+        """What executes the programs.  Not thread-safe by itself."""
+        return self._runtime
+
+    def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Stream:
+        """An iterator over the pieces of the answer; see `Options`.
+
+        `prompt` is a string, a list of messages (dicts with role and content), or a list of
+        token ids.  Options and lengths are checked here, before any work: UsageError, or
+        CapacityError when the prompt is longer than the context.
+        """
+        begin = perf_counter()
+        tokens = self.encode(prompt, options)
+        return Stream(self.start(tokens, perf_counter() - begin, options))
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        callback: Callable[[str], bool | None] | None = None,
+        **options: Unpack[Options],
+    ) -> Result:
+        """The whole answer; arguments as for `stream`.
+
+        `callback` gets every piece of text; False from it ends the answer as "cancelled", and an
+        exception ends it too and is passed on.
+        """
+        with self.stream(prompt, **options) as stream:
+            for piece in stream:
+                if callback is not None and callback(piece) is False:
+                    break
+        return stream.result
+
+    def start(self, tokens: Sequence[int], encode_s: float, options: Options) -> Decoding:
+        """Check the options and prepare an answer to `tokens`, which `encode` made."""
+        stop = options.get("stop")
+        request = Request(
+            prompt=tuple(tokens),
+            max_new_tokens=self._room(len(tokens), options.get("max_new_tokens")),
+            sampling=self._settings(options),
+            stops=checked_stops(() if stop is None else stop),
+            encode_s=encode_s,
+        )
+        return Decoding(self._runtime, self._gate, request, self.text.detokenizer(), self.load_s)
+
+    def encode(self, prompt: Prompt, options: Options) -> list[int]:
+        """The token ids of `prompt` under the chat template, or as it is for raw text and ids."""
+        check_names(options)
+        if isinstance(prompt, str):
+            tokens = self._encode_text(prompt, options)
+        elif len(prompt) and isinstance(prompt[0], Mapping):
+            tokens = self._encode_messages(cast(Sequence[Message], prompt), options)
+        else:
+            tokens = _integers(cast(Sequence[int], prompt))
+            for name in ("system", "thinking", "raw"):
+                if options.get(name) is not None:
+                    raise UsageError(
+                        f"{name} has no meaning for a prompt of token ids; leave it out"
+                    )
+        if not tokens:
+            raise UsageError("the prompt has no tokens; give at least one")
+        low, high = min(tokens), max(tokens)
+        if low < 0 or high >= self.spec.vocab:
+            bad = low if low < 0 else high
+            raise UsageError(
+                f"token id {bad} is outside the model's vocabulary of {self.spec.vocab}; "
+                "was it made with another tokenizer?"
+            )
+        return tokens
+
+    def close(self) -> None:
+        """Free the model's memory once the running program has ended."""
+        if self._gate.close():
+            self._runtime.close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Model({str(self.directory)!r}, {self.spec.name or self.spec.model_type})"
+
+    def _settings(self, options: Options) -> Sampling:
+        given: dict[str, Any] = {
+            name: value for name in _SAMPLING if (value := options.get(name)) is not None
+        }
+        return replace(self.sampling, **given)
+
+    def _encode_text(self, prompt: str, options: Options) -> list[int]:
+        raw = options.get("raw")
+        if self.text.template is not None and not raw:
+            return self._encode_messages([{"role": "user", "content": prompt}], options)
+        # A model without a template is a base model, which continues text.
+        why = "raw text goes without it" if raw else "this model has none"
+        for name in ("system", "thinking") if raw else ("system",):
+            if options.get(name) is not None:
+                raise UsageError(f"{name} needs the chat template, but {why}; leave {name} out")
+        return self.text.encode(prompt, special=True)
+
+    def _encode_messages(self, messages: Sequence[Message], options: Options) -> list[int]:
+        if options.get("raw"):
+            raise UsageError("raw takes plain text, not messages; give the prompt as one string")
+        system = options.get("system")
+        if system is not None:
+            if messages[0].get("role") == "system":
+                raise UsageError("system is given twice: as an option and as the first message")
+            messages = [{"role": "system", "content": system}, *messages]
+        return self.text.encode(
+            self.text.chat_prompt(messages, options.get("thinking")), special=False
+        )
+
+    def _room(self, prompt: int, wanted: int | None) -> int:
+        """How many tokens to choose at most: the last one chosen needs no place in the cache."""
+        if prompt > self.max_seq_len:
+            raise CapacityError(
+                f"the prompt has {prompt} tokens, but the context of this model holds "
+                f"{self.max_seq_len}; shorten the prompt or compile with a larger --max-seq-len"
+            )
+        room = self.max_seq_len - prompt + 1
+        if wanted is None:
+            return room
+        try:
+            count = operator.index(wanted)
+        except TypeError:
+            raise UsageError(f"max_new_tokens is {wanted!r}; it must be a whole number") from None
+        if isinstance(wanted, bool) or count < 1:
+            raise UsageError(f"max_new_tokens is {wanted}; it must be 1 or more")
+        return min(count, room)
+
+
+def load(directory: str | Path, threads: int | None = None) -> Model:
+    """Load a model directory made by `compile`.
+
+    `threads` None uses one per core.  Raises MissingFile, or DamagedFile naming the file.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    begin = perf_counter()
+    directory = Path(directory)
+    _check_directory(directory)
+    if threads is not None and (type(threads) is not int or threads < 1):
+        raise UsageError(f"threads is {threads!r}; it must be a whole number, 1 or more")
+    # The tokenizer of a large vocabulary takes as long to read as everything else together.
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(Text.load, directory)
+        from dielet.host import load_runtime
+
+        runtime = load_runtime(directory, threads=threads)
+        try:
+            text = pending.result()
+            path = directory / GENERATION_CONFIG
+            try:
+                sampling = from_generation_config(read_json(path), str(path))
+            except UsageError as error:
+                raise DamagedFile(str(error)) from None
+        except BaseException:
+            runtime.close()
+            raise
+    return Model(runtime, text, directory, sampling, perf_counter() - begin)
+
+
+def is_model_directory(path: Path) -> bool:
+    return (path / MANIFEST).is_file()
+
+
+def check_names(options: Mapping[str, Any]) -> None:
+    """UsageError for an option that does not exist, with the nearest one that does."""
+    known = list(Options.__annotations__)
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"options: {', '.join(known)}"
+            raise UsageError(f"unknown option {name}; {hint}")
+
+
+def _check_directory(directory: Path) -> None:
+    if is_model_directory(directory):
+        return
+    if not directory.exists():
+        raise MissingFile(f"{directory} does not exist; make it with: dielet compile SRC -o DIR")
+    raise MissingFile(
+        f"{directory} is not a model directory (no {MANIFEST}); "
+        f"compile it first: dielet compile {directory} -o DIR"
+    )
+
+
+def _integers(tokens: Sequence[int]) -> list[int]:
+    try:
+        return [operator.index(token) for token in tokens]
+    except TypeError:
+        raise UsageError(
+            "the prompt is neither a string, nor messages (dicts), nor token ids (integers)"
+        ) from None

@@ -1,0 +1,129 @@
+"""Chat templates: the environment is Hugging Face's, in what it offers and in what it forbids."""
+
+import datetime
+
+import pytest
+
+from dielet.errors import DamagedFile, UsageError
+from dielet.generate.template import ChatTemplate
+
+CHAT = [
+    {"role": "system", "content": 'Be <brief> & "kind".'},
+    {"role": "user", "content": "  Grüße! 你好 \n"},
+    {"role": "assistant", "content": "<think>\nhm\n</think>\n\nHi."},
+    {"role": "user", "content": "And now?"},
+]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "weather", "description": "<é>", "parameters": {"b": 1, "a": [2]}},
+    }
+]
+
+# Each uses something that plain jinja2 lacks, forbids, or does differently.
+TEMPLATES = {
+    "trim and lstrip blocks": "  {% for m in messages %}\n  {{ m.role }}\n  {% endfor %}\nend\n",
+    "tojson keeps order and characters": "{{ messages[0] | tojson }}{{ tools | tojson(indent=2) }}",
+    "tojson separators": "{{ tools | tojson(separators=(',', ':'), sort_keys=true) }}",
+    "loop controls": "{% for m in messages %}{% if loop.index > 2 %}{% break %}{% endif %}"
+    "{% if m.role == 'system' %}{% continue %}{% endif %}{{ m.content }}{% endfor %}",
+    "generation tag": "{% for m in messages %}{% generation %}{{ m.content }}{% set x = 1 %}"
+    "{% endgeneration %}{{ x is defined }}{% endfor %}",
+    "namespace": "{% set ns = namespace(n=0, self=2) %}{% for m in messages %}"
+    "{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}{{ ns.self }}",
+    "dict": "{{ dict(a=1) | tojson }}{{ dict.fromkeys(['x'], 2) | tojson }}",
+    "special tokens": "{{ bos_token }}{{ eos_token }}[{{ unk_token }}]",
+    "none of these": "{{ tools is none }}{{ documents is none }}{{ enable_thinking is defined }}",
+    "generation prompt": "{% if add_generation_prompt %}assistant:{% endif %}",
+    "reasoning names": "{% for m in messages %}{{ m.reasoning_content }}|{{ m.thinking }};"
+    "{% endfor %}",
+    "methods": "{{ messages[1].content.strip().split('!')[0].startswith('Gr') }}"
+    "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}"
+    "{{ messages[::-1][0].role }}",
+}
+
+
+def theirs(template, messages, tools=None, **variables):
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    rendered, _ = render_jinja_template(
+        conversations=[messages],
+        tools=tools,
+        chat_template=template,
+        add_generation_prompt=True,
+        **variables,
+    )
+    return rendered[0]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("tools", [None, TOOLS], ids=["no tools", "tools"])
+def test_rendered_as_by_transformers(name, tools):
+    special = {"bos_token": "<s>", "eos_token": "</s>"}
+    messages = [*CHAT, {"role": "assistant", "content": "x", "reasoning": "because"}]
+    ours = ChatTemplate(TEMPLATES[name], "t", special).render(messages, tools=tools)
+    assert ours == theirs(TEMPLATES[name], messages, tools, **special)
+
+
+def test_the_date_is_today():
+    template = "{{ strftime_now('%d %b %Y') }}"
+    days = {datetime.datetime.now().strftime("%d %b %Y") for _ in range(2)}
+    assert ChatTemplate(template, "t", {}).render(CHAT) in days
+
+
+def test_a_key_without_a_value_is_as_good_as_missing():
+    template = "{% for m in messages %}{{ m.tool_calls is defined }}{% endfor %}"
+    message = {"role": "user", "content": "x", "tool_calls": None}
+    assert ChatTemplate(template, "t", {}).render([message]) == "False"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ messages.append(1) }}",
+        "{{ messages.__class__.__mro__ }}",
+        "{{ ''.__class__.__base__.__subclasses__() }}",
+        "{{ dict.__class__ }}{{ dict.__call__.__globals__ }}",
+        "{% set ns = namespace(_x=1) %}",
+        "{% set ns = namespace() %}{% set ns._x = 1 %}",
+        "{{ raise_exception.__globals__['x'] }}",
+        "{{ range(10000000) | list | length }}",
+    ],
+)
+def test_a_template_cannot_leave_its_sandbox(template):
+    with pytest.raises(UsageError, match=r"t (refuses|fails on) these"):
+        ChatTemplate(template, "t", {}).render(CHAT)
+
+
+def test_objects_are_only_names_to_a_template():
+    class Secret:
+        content = "secret"
+
+    template = "{{ messages[0].extra }}"
+    rendered = ChatTemplate(template, "t", {}).render([{"role": "user", "extra": Secret()}])
+    assert rendered == "<Secret>"
+
+
+def test_a_template_refuses_in_its_own_words():
+    template = "{{ raise_exception('roles must\n alternate') }}"
+    with pytest.raises(UsageError) as error:
+        ChatTemplate(template, "m/chat_template.jinja", {}).render(CHAT)
+    assert str(error.value) == "m/chat_template.jinja refuses these messages: roles must alternate"
+
+
+def test_a_broken_template_is_named_with_its_line():
+    with pytest.raises(DamagedFile, match=r"m/chat_template.jinja: line 2: not a valid"):
+        ChatTemplate("x\n{% for %}", "m/chat_template.jinja", {})
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([], "the list of messages is empty"),
+        ([{"content": "no role"}], "is not a dict with a 'role'"),
+        (["text"], "message 'text' is not a dict with a 'role'"),
+    ],
+)
+def test_messages_are_checked(messages, message):
+    with pytest.raises(UsageError, match=message):
+        ChatTemplate("", "t", {}).render(messages)
