@@ -23,16 +23,13 @@ from dielet.formats.packed import PANEL, WeightFormat, pack
 from dielet.formats.quantize import quantize_rows
 from dielet.image.file import HashingWriter, write_image
 from dielet.image.manifest import NAME, SCHEMA, FileEntry, Manifest, ProgramSummary, check_files
+from dielet.image.names import COS, DECODER, HEAD, SIN, TABLE
 from dielet.image.options import CompileOptions
 from dielet.image.plan import HEAD_PARAMETER, ModelPlan, plan_model
 from dielet.models.rotary import rotary_tables
 from dielet.program import Program, WeightPlan
 from dielet.program.memory import Share
 
-DECODER = "decoder_model_fixed.img"
-HEAD = "norm_head_fixed.img"
-TABLE = "token_embedding_weight.npy"
-COS, SIN = "cos_weight.npy", "sin_weight.npy"
 _BLOCK_WEIGHTS = 1 << 23  # weights converted at a time: 32 MB as f32
 
 
@@ -245,4 +242,5 @@ def _summary(program: Program) -> ProgramSummary:
         len(program.commands),
         inputs,
         outputs,
+        program.sizes,
     )

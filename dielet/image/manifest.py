@@ -31,6 +31,7 @@ class ProgramSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     commands: int
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    sizes: dict[str, int]  # bytes by address space
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

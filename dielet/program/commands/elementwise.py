@@ -27,7 +27,7 @@ class RmsNorm(Entry):
         store(v, rows, y, str(c.attrs["out"]), int(c.attrs["group"]))
 
     def params(self, c: Command) -> tuple[int, ...]:
-        return stride(c, "x"), stride(c, "y"), stride(c, "y_scale"), *_rows(c)
+        return stride(c, "x"), stride(c, "y"), *_rows(c)
 
     def ops(self, c: Command) -> dict[str, int]:
         return {"f32": 4 * c.operand("x").region.rows * columns(c, "x")}

@@ -57,7 +57,7 @@ class Entry:
 
     def kernel(self, c: Command) -> tuple[str, tuple[tuple[str, Attr], ...]]:
         """The kernel's family and static parameters."""
-        return self.kind, tuple((name, c.attrs[name]) for name in self.static)
+        return self.kind, tuple(sorted((name, c.attrs[name]) for name in self.static))
 
     def cost(self, c: Command) -> Cost:
         reads = set((self.reads + " " + self.updates).replace("?", "").split())

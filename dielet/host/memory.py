@@ -1,0 +1,42 @@
+"""The host's address spaces: mapped files, and anonymous memory that costs nothing until touched."""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dielet.program.types import SPACES
+
+Bytes = NDArray[np.uint8]
+
+
+def anonymous(nbytes: int, huge: bool = False) -> Bytes:
+    """Zeroed, page-aligned memory that becomes resident page by page as it is used.
+
+    `huge` asks for large pages, for memory that will all be used soon.
+    """
+    region = mmap.mmap(-1, max(nbytes, mmap.PAGESIZE))
+    if huge and hasattr(mmap, "MADV_HUGEPAGE"):
+        region.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(region, np.uint8)[:nbytes]
+
+
+def address(array: NDArray[np.generic]) -> int:
+    return int(array.ctypes.data)
+
+
+class Bases:
+    """The table of base addresses that kernels resolve operands with, in the order of SPACES."""
+
+    def __init__(self) -> None:
+        self.table = np.zeros(len(SPACES), np.int64)
+        self._held: dict[str, NDArray[np.generic]] = {}
+
+    def __setitem__(self, space: str, memory: NDArray[np.generic]) -> None:
+        self._held[space] = memory  # keeps the memory alive for as long as the table points to it
+        self.table[SPACES.index(space)] = address(memory)
+
+    def __getitem__(self, space: str) -> NDArray[np.generic]:
+        return self._held[space]

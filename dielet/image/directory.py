@@ -1,0 +1,98 @@
+"""Open a model directory: manifest, images and tables, all mapped and held against each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dielet.errors import DamagedFile
+from dielet.formats.packed import WeightFormat
+from dielet.image.file import Image, map_file, open_image
+from dielet.image.manifest import Manifest, check_files, read_manifest
+from dielet.image.names import COS, DECODER, HEAD, SIN, TABLE
+from dielet.program import KvLayout, Program
+
+Bytes = NDArray[np.uint8]
+_LONGEST_HEADER = 1 << 16
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """What a model directory holds, mapped read-only: nothing is read before it is used."""
+
+    path: Path
+    manifest: Manifest
+    decoder: Image
+    head: Image
+    embedding: Bytes
+    cos: Bytes
+    sin: Bytes
+
+    def program(self, name: str) -> Program:
+        image = self.head if name.startswith("head_") else self.decoder
+        return image.program(name)
+
+    def spaces(self) -> dict[str, Bytes]:
+        """The read-only address spaces."""
+        return {
+            "weights": self.decoder.data,
+            "head": self.head.data,
+            "embedding": self.embedding,
+            "cos": self.cos,
+            "sin": self.sin,
+        }
+
+    def sizes(self) -> dict[str, int]:
+        return {space: len(memory) for space, memory in self.spaces().items()}
+
+    def activation_bytes(self, head: bool, space: str) -> int:
+        """The largest `shared` or `io` of the head programs, or of all others."""
+        wanted = [p for p in self.manifest.programs if (p.phase == "head") == head]
+        return max(p.sizes.get(space, 0) for p in wanted)
+
+
+def open_directory(path: str | Path) -> ModelFiles:
+    """Open and validate a compiled model.  MissingFile or DamagedFile says what is wrong."""
+    directory = Path(path)
+    manifest = read_manifest(directory)
+    check_files(directory, manifest)
+    spec = manifest.spec
+    fmt = WeightFormat.parse(manifest.embedding_format)
+    rotary = (KvLayout.of(spec, manifest.max_seq_len).positions, spec.head_dim // 2)
+    table = fmt.packed_shape(spec.vocab, spec.hidden)
+    return ModelFiles(
+        path=directory,
+        manifest=manifest,
+        decoder=open_image(directory / DECODER),
+        head=open_image(directory / HEAD),
+        embedding=_npy_bytes(directory / TABLE, fmt.record(spec.hidden), table),
+        cos=_npy_bytes(directory / COS, np.dtype(np.float32), rotary),
+        sin=_npy_bytes(directory / SIN, np.dtype(np.float32), rotary),
+    )
+
+
+def _npy_bytes(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Bytes:
+    """The data of a .npy file that must hold exactly this dtype and shape."""
+    view = map_file(path)
+    head = BytesIO(view[:_LONGEST_HEADER])
+    try:
+        version = np.lib.format.read_magic(head)
+        if version != (1, 0):
+            raise ValueError(f"version {version}")
+        found_shape, fortran, found_dtype = np.lib.format.read_array_header_1_0(head)
+    except ValueError as error:
+        raise DamagedFile(f"{path} is no array: {error}; compile the model again") from None
+    if (found_shape, found_dtype, fortran) != (shape, dtype, False):
+        raise DamagedFile(
+            f"{path} holds {found_dtype} {found_shape}, the manifest says {dtype} {shape}; "
+            "compile the model again"
+        )
+    data = np.frombuffer(view, np.uint8)[head.tell() :]
+    if len(data) != dtype.itemsize * int(np.prod(shape)):
+        raise DamagedFile(f"{path} has {len(data)} bytes of data; compile the model again")
+    return data
