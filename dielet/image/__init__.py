@@ -1,6 +1,12 @@
 """The model directory: planned, written and read."""
 
-from dielet.image.compile import Progress, compile_checkpoint, plan_checkpoint
+from dielet.image.compile import (
+    Progress,
+    compile_checkpoint,
+    compile_model,
+    open_source,
+    plan_checkpoint,
+)
 from dielet.image.directory import ModelFiles, open_directory
 from dielet.image.manifest import Manifest, read_manifest
 from dielet.image.options import CompileOptions
@@ -13,7 +19,9 @@ __all__ = [
     "ModelPlan",
     "Progress",
     "compile_checkpoint",
+    "compile_model",
     "open_directory",
+    "open_source",
     "plan_checkpoint",
     "plan_model",
     "read_manifest",

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 import dielet
 from dielet.checkpoint.base import Checkpoint
 from dielet.checkpoint.names import EMBEDDING
+from dielet.checkpoint.open import open_checkpoint, open_random
 from dielet.checkpoint.source import Source
 from dielet.errors import DieletError, UsageError
 from dielet.formats.packed import PANEL, WeightFormat, pack
@@ -35,6 +36,24 @@ _BLOCK_WEIGHTS = 1 << 23  # weights converted at a time: 32 MB as f32
 
 Progress = Callable[[int, int, str], None]
 """Called with bytes written, bytes in all, and the name of the tensor that follows."""
+
+
+def open_source(src: str | Path, options: CompileOptions) -> Checkpoint:
+    """The checkpoint that `src` names, or random weights for its configuration."""
+    if options.random_weights is not None:
+        return open_random(src, options.random_weights)
+    return open_checkpoint(src)
+
+
+def compile_model(
+    src: str | Path,
+    out: str | Path,
+    options: CompileOptions | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Compile an HF directory, hub id or .gguf file into the model directory `out`."""
+    options = options or CompileOptions()
+    return compile_checkpoint(open_source(src, options), out, options, progress)
 
 
 def compile_checkpoint(
