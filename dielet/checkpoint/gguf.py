@@ -12,7 +12,7 @@ from dielet.checkpoint.base import Checkpoint, content_identity
 from dielet.checkpoint.config import Entries, config_json
 from dielet.checkpoint.gguf_file import GgufFile
 from dielet.checkpoint.gguf_tokenizer import end_of_text_ids, tokenizer_json
-from dielet.checkpoint.names import account_for, gguf_name, tensor_shapes
+from dielet.checkpoint.names import account_for, gguf_name, shown, tensor_shapes
 from dielet.checkpoint.source import FileTensor, Source
 from dielet.checkpoint.spec import SUPPORTED_MODEL_TYPES, ModelSpec
 from dielet.errors import DamagedFile, DieletError, Unsupported
@@ -100,7 +100,7 @@ def gguf_spec(file: GgufFile) -> ModelSpec:
     family = entries.get("general.architecture", str)
     if family not in SUPPORTED_MODEL_TYPES:
         raise Unsupported(
-            f"{file.path}: architecture {family!r} is not supported; "
+            f"{file.path}: architecture {shown(family)!r} is not supported; "
             f"supported: {', '.join(SUPPORTED_MODEL_TYPES)}"
         )
     _refuse_unsupported(entries, family)
@@ -156,7 +156,7 @@ def _same_everywhere(entries: Entries, key: str, default: int | None = None) -> 
     value = entries.values.get(key)
     if isinstance(value, list):
         if not value or any(v != value[0] for v in value):
-            raise Unsupported(f"{entries.where}: {key} differs between layers: {str(value)[:60]}")
+            raise Unsupported(f"{entries.where}: {key} differs between layers: {shown(value)}")
         entries = Entries(entries.where, {key: value[0]})
     size: int = entries.get(key, int) if default is None else entries.get(key, int, default)
     return size
@@ -180,6 +180,8 @@ def _vocab(file: GgufFile, entries: Entries, family: str) -> int:
 
 def _rope_scaling(file: GgufFile, entries: Entries, family: str) -> dict[str, Any] | None:
     if _ROPE_FACTORS in file.entries:
+        if file.entries[_ROPE_FACTORS].nbytes > 1 << 16:
+            raise DamagedFile(f"{file.path}: {_ROPE_FACTORS} is larger than any head")
         factors = file.tensor(_ROPE_FACTORS).array().reshape(-1)
         return {"rope_type": "factors", "factors": [_short(float(f)) for f in factors]}
     prefix = f"{family}.rope.scaling"
@@ -201,4 +203,5 @@ def _rope_scaling(file: GgufFile, entries: Entries, family: str) -> dict[str, An
 
 def _short(value: float) -> float:
     """The shortest decimal that is this float32: 1e-5 again, not 9.999999747378752e-06."""
-    return float(str(np.float32(value)))
+    with np.errstate(over="ignore"):
+        return float(str(np.float32(value)))

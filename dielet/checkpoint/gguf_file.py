@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dielet.checkpoint.filemap import FileMap
+from dielet.checkpoint.names import shown
 from dielet.checkpoint.source import FileTensor
 from dielet.errors import DamagedFile, Unsupported
 from dielet.formats.ggml import BY_NUMBER, READABLE, BlockType
@@ -57,7 +58,7 @@ class GgufFile:
         entry = self.entries[name]
         if entry.block.name not in READABLE:
             raise Unsupported(
-                f"{self.path}: tensor {name} is {entry.block.name}; "
+                f"{self.path}: tensor {shown(name)} is {entry.block.name}; "
                 f"supported: {', '.join(READABLE)}"
             )
         return FileTensor(name, entry.shape, entry.block, self.file, entry.offset)
@@ -107,7 +108,7 @@ class GgufFile:
         for i in range(pairs):
             self._where = f"metadata entry {i}"
             key = self._text(_KEY_LIMIT)
-            self._where = f"metadata {key[:80]!r}"
+            self._where = f"metadata {shown(key)}"
             if key in metadata:
                 raise self._bad("occurs twice")
             metadata[key] = self._value(self._number("<I"))
@@ -143,17 +144,17 @@ class GgufFile:
         for i in range(tensors):
             self._where = f"tensor {i}"
             name = self._text(_NAME_LIMIT)
-            self._where = f"tensor {name[:120]}"
+            self._where = f"tensor {shown(name)}"
             if name in found:
                 raise self._bad("occurs twice")
             found[name] = self._read_entry()
         alignment = self.metadata.get("general.alignment", 32)
-        self._where = "metadata 'general.alignment'"
+        self._where = "metadata general.alignment"
         if type(alignment) is not int or not 0 < alignment <= 1 << 20 or alignment % 8:
             raise self._bad(f"{alignment!r} is not a positive multiple of 8")
         data = -(-self._position // alignment) * alignment
         for name, entry in found.items():
-            self._where = f"tensor {name[:120]}"
+            self._where = f"tensor {shown(name)}"
             if entry.offset % alignment:
                 raise self._bad(f"offset {entry.offset} is not a multiple of {alignment}")
             if data + entry.offset + entry.nbytes > self.file.size:
@@ -195,5 +196,5 @@ class GgufFile:
         end, before = 0, ""
         for name, entry in sorted(self.entries.items(), key=lambda item: item[1].offset):
             if entry.offset < end:
-                raise DamagedFile(f"{self.path}: tensors {before[:120]} and {name[:120]} overlap")
+                raise DamagedFile(f"{self.path}: tensors {shown(before)} and {shown(name)} overlap")
             end, before = entry.offset + entry.nbytes, name

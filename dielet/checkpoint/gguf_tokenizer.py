@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dielet.checkpoint.config import Entries
+from dielet.checkpoint.names import shown
 from dielet.errors import DamagedFile, Unsupported
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -49,14 +50,14 @@ def tokenizer_json(metadata: Entries) -> bytes:
     model = metadata.get("tokenizer.ggml.model", str)
     if model != "gpt2":
         raise Unsupported(
-            f"{metadata.where}: tokenizer model {model[:60]!r} is not supported; "
+            f"{metadata.where}: tokenizer model {shown(model)!r} is not supported; "
             "supported: gpt2 (byte-level BPE)"
         )
     name = metadata.get("tokenizer.ggml.pre", str, "default")
     pre = _PRE.get(_ALIASES.get(name, name))
     if pre is None:
         raise Unsupported(
-            f"{metadata.where}: tokenizer.ggml.pre {name[:60]!r} is not supported; "
+            f"{metadata.where}: tokenizer.ggml.pre {shown(name)!r} is not supported; "
             f"supported: {', '.join((*_PRE, *_ALIASES))}"
         )
     tokens, types = _tokens(metadata)
@@ -64,7 +65,9 @@ def tokenizer_json(metadata: Entries) -> bytes:
     vocab = {text: i for i, text in enumerate(tokens) if types[i] != _UNUSED}
     if len(vocab) != len(tokens) - types.count(_UNUSED):
         twice = next(t for t, n in Counter(tokens).items() if n > 1)
-        raise DamagedFile(f"{metadata.where}: token {twice[:40]!r} occurs twice in the vocabulary")
+        raise DamagedFile(
+            f"{metadata.where}: token {shown(twice)!r} occurs twice in the vocabulary"
+        )
     space = metadata.get("tokenizer.ggml.add_space_prefix", bool, False)
     document = {
         "version": "1.0",
@@ -130,7 +133,7 @@ def _merges(metadata: Entries, vocab: dict[str, int]) -> list[list[str]]:
         pair = line.split(" ") if isinstance(line, str) else []
         if len(pair) != 2 or not all(part in vocab for part in (*pair, "".join(pair))):
             raise DamagedFile(
-                f"{metadata.where}: tokenizer.ggml.merges[{i}], {str(line)[:40]!r}, is not two "
+                f"{metadata.where}: tokenizer.ggml.merges[{i}], {shown(line)!r}, is not two "
                 "tokens whose union is a token"
             )
         merges.append(pair)

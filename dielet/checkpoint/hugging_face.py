@@ -1,19 +1,21 @@
 """A Hugging Face model directory: config.json, safetensors, tokenizer and chat template."""
 
+import re
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from dielet.checkpoint.base import Checkpoint, content_identity
 from dielet.checkpoint.config import Entries, read_json, spec_from_config
 from dielet.checkpoint.filemap import read_small
-from dielet.checkpoint.names import EMBEDDING, account_for, hugging_face_name, tensor_shapes
+from dielet.checkpoint.names import EMBEDDING, account_for, hugging_face_name, shown, tensor_shapes
 from dielet.checkpoint.safetensors import SafetensorsFile
 from dielet.checkpoint.source import FileTensor, Source
 from dielet.checkpoint.spec import ModelSpec
 from dielet.errors import DamagedFile, MissingFile, Unsupported
 
 _INDEX = "model.safetensors.index.json"
+_SHARD = re.compile(r"\w[\w.-]*\.safetensors", re.ASCII)
 _HEAD = "lm_head.weight"
 _IGNORED = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")  # buffers, not weights
 
@@ -124,7 +126,10 @@ def directory_files(directory: Path) -> dict[str, bytes]:
     }
     template = _chat_template(directory)
     if template is not None:
-        files["chat_template.jinja"] = template.encode()
+        try:
+            files["chat_template.jinja"] = template.encode()
+        except UnicodeEncodeError as error:  # JSON can hold half of a surrogate pair
+            raise DamagedFile(f"{directory}: the chat template is not a text ({error})") from error
     return files
 
 
@@ -171,21 +176,21 @@ def _open_files(directory: Path) -> tuple[str, list[SafetensorsFile]]:
 def _open_shards(directory: Path, index: Entries) -> list[SafetensorsFile]:
     weight_map: dict[str, Any] = index.get("weight_map", dict)
     for tensor, name in weight_map.items():
-        if not isinstance(name, str) or PurePosixPath(name).name != name or "\\" in name:
+        if not isinstance(name, str) or not _SHARD.fullmatch(name):
             raise DamagedFile(
-                f"{index.where}: tensor {tensor[:120]} lies in {str(name)[:120]!r}, "
+                f"{index.where}: tensor {shown(tensor)} lies in {shown(name)!r}, "
                 "which is not the name of a file beside it"
             )
     shards = {name: SafetensorsFile(directory / name) for name in sorted(set(weight_map.values()))}
     for tensor, name in weight_map.items():
         if tensor not in shards[name].shapes:
-            raise DamagedFile(f"{index.where}: tensor {tensor[:120]} is not in {name} as it says")
+            raise DamagedFile(f"{index.where}: tensor {shown(tensor)} is not in {name} as it says")
     seen: dict[str, str] = {}
     for name, shard in shards.items():
         for tensor in shard.shapes:
             if tensor in seen:
                 raise DamagedFile(
-                    f"{index.where}: tensor {tensor[:120]} is in both {seen[tensor]} and {name}"
+                    f"{index.where}: tensor {shown(tensor)} is in both {seen[tensor]} and {name}"
                 )
             seen[tensor] = name
     return list(shards.values())

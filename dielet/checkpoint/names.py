@@ -100,6 +100,13 @@ def account_for(
         )
 
 
+def shown(value: object, limit: int = 120) -> str:
+    """What a file says, fit for one line of a message: short, and nothing but printable."""
+    text = str(value)
+    text = text if len(text) <= limit else text[: limit - 3] + "..."
+    return text if text.isprintable() else repr(text)
+
+
 def _listed(names: list[str]) -> str:
-    shown = ", ".join(name[:120] for name in names[:_CAP])
-    return shown + (f" and {len(names) - _CAP} more" if len(names) > _CAP else "")
+    listed = ", ".join(shown(name) for name in names[:_CAP])
+    return listed + (f" and {len(names) - _CAP} more" if len(names) > _CAP else "")

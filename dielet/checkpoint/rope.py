@@ -34,8 +34,10 @@ def check_rope_scaling(scaling: Mapping[str, Any] | None, head_dim: int) -> None
     if scaling is None:
         return
     kind = scaling.get("rope_type")
-    if kind not in _REQUIRED:
-        raise Unsupported(f"rope_type {kind!r} is not supported; supported: {', '.join(_REQUIRED)}")
+    if not isinstance(kind, str) or kind not in _REQUIRED:
+        raise Unsupported(
+            f"rope_type {str(kind)[:60]!r} is not supported; supported: {', '.join(_REQUIRED)}"
+        )
     numbers = [(key, scaling.get(key)) for key in _REQUIRED[kind]]
     numbers += [(k, scaling[k]) for k in _OPTIONAL.get(kind, ()) if scaling.get(k) is not None]
     if kind == "factors":
@@ -45,7 +47,9 @@ def check_rope_scaling(scaling: Mapping[str, Any] | None, head_dim: int) -> None
         numbers += [("factors", value) for value in factors]
     for key, value in numbers:
         if not _is_positive(value):
-            raise UsageError(f"rope scaling {kind}: {key} is {value!r}; it must be {_POSITIVE}")
+            raise UsageError(
+                f"rope scaling {kind}: {key} is {str(value)[:60]!r}; it must be {_POSITIVE}"
+            )
     if kind == "llama3" and scaling["low_freq_factor"] >= scaling["high_freq_factor"]:
         raise UsageError(
             f"rope scaling llama3: low_freq_factor {scaling['low_freq_factor']} must be below "

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dielet.checkpoint.filemap import FileMap
+from dielet.checkpoint.names import shown
 from dielet.checkpoint.source import FileTensor
 from dielet.errors import DamagedFile, Unsupported
 from dielet.formats.ggml import BY_NAME
@@ -40,14 +41,15 @@ class SafetensorsFile:
         self._check_coverage()
         self.shapes = {name: shape for name, (_, shape, _, _) in self._entries.items()}
 
-    def tensor(self, name: str, called: str | None = None) -> FileTensor:
+    def tensor(self, name: str) -> FileTensor:
         """The tensor; raises Unsupported for a dtype that is not a floating-point one we read."""
         dtype, shape, begin, _ = self._entries[name]
         if dtype not in READABLE_DTYPES:
             raise Unsupported(
-                f"{self.path}: tensor {name} is {dtype}; supported: {', '.join(READABLE_DTYPES)}"
+                f"{self.path}: tensor {shown(name)} is {dtype}; "
+                f"supported: {', '.join(READABLE_DTYPES)}"
             )
-        return FileTensor(called or name, shape, BY_NAME[dtype], self.file, self._data + begin)
+        return FileTensor(name, shape, BY_NAME[dtype], self.file, self._data + begin)
 
     def _read_header(self) -> tuple[bytes, int]:
         if self.file.size < 8:
@@ -62,18 +64,16 @@ class SafetensorsFile:
 
     def _check(self, name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
         """One entry of the header -> (dtype, shape, begin, end), or DamagedFile."""
-        where = f"{self.path}: tensor {name[:120]}"
+        where = f"{self.path}: tensor {shown(name)}"
         if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
             raise DamagedFile(f"{where}: its entry must have dtype, shape and data_offsets")
         dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
         if not isinstance(dtype, str) or dtype not in _BITS:
-            raise DamagedFile(
-                f"{where}: dtype {str(dtype)[:40]!r} is not one of {', '.join(_BITS)}"
-            )
+            raise DamagedFile(f"{where}: dtype {shown(dtype, 40)} is not one of {', '.join(_BITS)}")
         if not _counts(shape) or len(shape) > 8:
-            raise DamagedFile(f"{where}: shape {str(shape)[:80]} is not a list of sizes")
+            raise DamagedFile(f"{where}: shape {shown(shape)} is not a list of sizes")
         if not _counts(offsets) or len(offsets) != 2:
-            raise DamagedFile(f"{where}: data_offsets {str(offsets)[:80]} are not two positions")
+            raise DamagedFile(f"{where}: data_offsets {shown(offsets)} are not two positions")
         begin, end = offsets
         available = self.file.size - self._data
         if not begin <= end <= available:
@@ -96,7 +96,7 @@ class SafetensorsFile:
             if begin != position:
                 what = "overlaps another tensor" if begin < position else "follows a gap"
                 raise DamagedFile(
-                    f"{self.path}: tensor {name[:120]} {what}: it begins at {begin}, "
+                    f"{self.path}: tensor {shown(name)} {what}: it begins at {begin}, "
                     f"the one before ends at {position}"
                 )
             position = end

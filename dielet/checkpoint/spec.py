@@ -105,6 +105,5 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 def unsupported_model_type(model_type: object) -> str:
     """The sentence that refuses a model family, with the list of those that work."""
-    return (
-        f"model_type {model_type!r} is not supported; supported: {', '.join(SUPPORTED_MODEL_TYPES)}"
-    )
+    seen, known = str(model_type)[:60], ", ".join(SUPPORTED_MODEL_TYPES)
+    return f"model_type {seen!r} is not supported; supported: {known}"
