@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dielet.errors import Unsupported, UsageError
 
-_POSITIVE = "a finite number above 0"
+_POSITIVE = "above 0 and below 1e18"
 # What each rope_type must say, and what it may.
 _REQUIRED: dict[str, tuple[str, ...]] = {
     "linear": ("factor",),
@@ -59,7 +59,7 @@ def check_rope_scaling(scaling: Mapping[str, Any] | None, head_dim: int) -> None
 
 def _is_positive(value: Any) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value) and value > 0
+    return number and 0 < value < 1e18
 
 
 def inverse_frequencies(

@@ -70,7 +70,7 @@ def quantize_rows(
     def convert(lo: int, hi: int) -> None:
         part = np.ascontiguousarray(rows(lo, hi), np.float32)
         panels = out[lo // PANEL : -(-hi // PANEL)]
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):
             _quantize_panels(fmt, part, panels, f"{name} rows {lo}..{hi - 1}")
 
     for_panels(N, K, convert, threads)
