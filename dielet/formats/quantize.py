@@ -99,8 +99,9 @@ def _quantize_panels(fmt: WeightFormat, rows: F32, out: Packed, where: str) -> N
             q, scale[part], minimum[part] = _with_minimum(fmt, x)
         codes[part] = q.T
     shape = (N, K // fmt.group)
-    extremes = scale if minimum is None else np.stack([scale, minimum])
-    if not np.isfinite(extremes).all():
+    largest = max(rows.max(), -rows.min())  # NaN where a weight is
+    limit = _LARGEST if fmt.minimum else np.finfo(np.float32).max
+    if not (np.isfinite(scale).all() and largest <= limit):
         raise NumericError(_complaint(fmt, rows, where))
     pack(
         fmt,
@@ -125,7 +126,6 @@ def _symmetric(fmt: WeightFormat, x: F32) -> tuple[NDArray[np.uint8], NDArray[np
     q = np.empty_like(x)
     best = np.full(peak.shape, -1, np.float32)
     scale = np.zeros_like(peak)
-    scale[np.isnan(peak)] = np.nan
 
     def fit(inverse_scale: F32) -> tuple[F32, F32]:
         """Fill q; give sum(x*q) and sum(q*q), from which the best scale is their quotient."""
@@ -192,7 +192,8 @@ def _with_minimum(
     slope, _, _ = fit()
     stored = np.where(live, slope, 0).astype(np.float16)
     rounded = stored.astype(np.float32)
-    minimum = (mean - rounded * q.mean(axis=0)).astype(np.float16)
+    # extrapolating to code 0 may leave float16 even where no weight does
+    minimum = np.clip(mean - rounded * q.mean(axis=0), -_LARGEST, _LARGEST).astype(np.float16)
     choose(_inverse(rounded, rounded != 0), minimum.astype(np.float32))
     return q.astype(np.uint8), stored, minimum
 
