@@ -6,7 +6,7 @@ are derived from the entry.  Adding a command is adding one entry (and a kernel 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -38,6 +38,7 @@ class Entry:
     writes: ClassVar[str]
     updates: ClassVar[str] = ""  # roles both read and written
     static: ClassVar[tuple[str, ...]]  # attrs that select the kernel
+    tolerance: ClassVar[float] = 2e-5  # of a kernel, as a share of the result's largest magnitude
 
     def meaning(self, c: Command, v: Values, run: Run) -> None:
         """Compute in numpy, writing the views of the written operands: the specification."""
@@ -100,8 +101,6 @@ def stride(c: Command, role: str) -> int:
 
 
 ITEM_SIZE = {"f32": 4, "i32": 4, "bf16": 2, "s8": 1, "packed": 1}
-
-Meaning = Callable[[Command, Values, Run], None]
 
 
 def rows_of(c: Command, run: Run) -> int:
