@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -61,8 +61,10 @@ class Runtime(Protocol):
 
     def new_state(self) -> State: ...
 
-    def forward(self, state: State, tokens: IntArray, want_logits: bool = True) -> Logits | None:
+    def forward(self, state: Any, tokens: IntArray, want_logits: bool = True) -> Logits | None:
         """Execute one program over int32 `tokens` [1..chunk] and advance `state.past`.
+
+        `state` is one that `new_state` of this runtime gave.
 
         Raises CapacityError before any work when they do not fit, NumericError when a logit
         is NaN or infinite.

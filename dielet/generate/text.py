@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dielet.errors import DamagedFile, MissingFile, UsageError
+from dielet.errors import DamagedFile, UsageError
 from dielet.generate.stream import (
     ByteDetokenizer,
     Detokenizer,
@@ -43,13 +43,15 @@ class Text:
 
     @classmethod
     def load(cls, directory: Path) -> Text:
-        """Read tokenizer.json and, when there is one, chat_template.jinja of `directory`.
+        """Read tokenizer.json and chat_template.jinja of `directory`; either may be missing.
 
-        Raises MissingFile or DamagedFile naming the file.
+        Raises DamagedFile naming the file.
         """
         import tokenizers
 
         path = directory / TOKENIZER
+        if not path.exists():
+            return NoText()
         data = _read(path)
         try:
             decoder = msgspec.json.decode(data, type=_TokenizerFile).decoder
@@ -99,6 +101,33 @@ class Text:
         return self.template.render(messages, **variables)
 
 
+class NoText(Text):
+    """Of a model compiled from a bare configuration: ids in, ids out, and no text."""
+
+    def __init__(self) -> None:
+        self.template = None
+
+    def encode(self, text: str, special: bool) -> list[int]:
+        raise UsageError(
+            f"this model has no {TOKENIZER}, so it takes token ids only; "
+            "compile it from a directory that has one to use text"
+        )
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return ""
+
+    def detokenizer(self) -> Detokenizer:
+        return _NoDetokenizer()
+
+
+class _NoDetokenizer:
+    def push(self, token: int) -> str:
+        return ""
+
+    def finish(self) -> str:
+        return ""
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from `path`; {} when there is no such file."""
     if not path.exists():
@@ -137,7 +166,5 @@ def _special_strings(directory: Path, tokenizer: Any) -> dict[str, str]:
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except FileNotFoundError:
-        raise MissingFile(f"{path} does not exist; compile the model again") from None
     except OSError as error:
         raise DamagedFile(f"{path} cannot be read: {error.strerror}") from None

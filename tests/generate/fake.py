@@ -48,6 +48,9 @@ class FakeLogits:
 class FakeState:
     tokens: list[int] = field(default_factory=list)
     program_switches: int = 0
+    prompt: int = 0  # where the script begins: after the last token that was not decoded
+    choosing: bool = False  # the last execution gave logits
+    decoded: bool | None = None
 
     @property
     def past(self) -> int:
@@ -56,6 +59,7 @@ class FakeState:
     def rewind(self, past: int) -> None:
         assert 0 <= past <= self.past
         del self.tokens[past:]
+        self.choosing = False
 
 
 class FakeRuntime:
@@ -97,7 +101,6 @@ class FakeRuntime:
         self.states: list[FakeState] = []
         self.closed = False
         self.bandwidth_measured = 0
-        self._prompt: dict[int, int] = {}  # id of a state -> length of its prompt
         self._values = np.empty(vocab, dtype=np.float32)
         self._busy = threading.Lock()
         self._before_forward = before_forward
@@ -116,18 +119,19 @@ class FakeRuntime:
                 raise CapacityError(f"{state.past + len(tokens)} > {self.max_seq_len}")
             if self._before_forward is not None:
                 self._before_forward(state)
-            decode = len(tokens) == 1 and bool(self.executed)
-            state.program_switches += int(decode != getattr(state, "decode", decode))
-            state.decode = decode
+            decode = len(tokens) == 1 and state.choosing
+            state.program_switches += int(state.decoded not in (None, decode))
+            state.decoded, state.choosing = decode, want_logits
             self.executed.append(tokens.tolist())
             state.tokens += tokens.tolist()
+            if not decode:
+                state.prompt = state.past
             return self._logits(state) if want_logits else None
         finally:
             self._busy.release()
 
     def _logits(self, state: FakeState) -> FakeLogits:
-        prompt = self._prompt.setdefault(id(state), state.past)
-        step = state.past - prompt
+        step = state.past - state.prompt
         seed = np.uint64(hash(tuple(state.tokens)) & (2**63 - 1))
         self._values[:] = np.random.default_rng(seed).normal(size=len(self._values)) * 3
         if 0 <= step < len(self.script):

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from dielet.errors import UsageError
 from dielet.generate.sampling import Sampler, Sampling, _nucleus, draw, from_generation_config, keep
-
-from .fake import FakeLogits
+from tests.generate.fake import FakeLogits
 
 SETTINGS = [
     {"temperature": 1.0},

@@ -13,8 +13,7 @@ from dielet.errors import CapacityError, DamagedFile, MissingFile, UsageError
 from dielet.generate import session
 from dielet.generate.chat import Chat
 from dielet.generate.sampling import Sampling
-
-from .fake import FakeRuntime, byte_level_tokenizer, fake_model, write_text_files
+from tests.generate.fake import FakeRuntime, byte_level_tokenizer, fake_model, write_text_files
 
 TOKENIZER = byte_level_tokenizer()
 VOCAB = 410
@@ -496,11 +495,14 @@ def test_what_is_no_model_directory_says_how_to_make_one(tmp_path):
         dielet.load(tmp_path, threads=0)
 
 
-def test_a_directory_without_a_tokenizer_is_named(host, tmp_path):
+def test_a_model_without_a_tokenizer_takes_ids(host, tmp_path):
     write_text_files(tmp_path, TOKENIZER)
     (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(MissingFile, match=r"tokenizer.json does not exist"):
-        dielet.load(tmp_path)
+    model = dielet.load(tmp_path)
+    result = model.generate([1, 2, 3], max_new_tokens=4, stop="x")
+    assert (len(result.tokens), result.text, result.finish_reason) == (4, "", "length")
+    with pytest.raises(UsageError, match=r"this model has no tokenizer.json"):
+        model.generate("hi")
 
 
 def test_special_tokens_of_the_config_reach_the_template(host, tmp_path):

@@ -12,8 +12,7 @@ from dielet.generate.stream import (
     is_byte_level,
     is_byte_token,
 )
-
-from . import fake
+from tests.generate import fake
 
 MAKERS = {
     "byte-level": fake.byte_level_tokenizer,

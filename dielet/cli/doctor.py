@@ -1,0 +1,167 @@
+"""Say what dielet finds on this machine, what is missing, and how to get it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any
+
+from dielet import __version__
+from dielet.cli.console import Console, size, table
+from dielet.cli.exits import FAILED
+
+HELP = "versions, processor, memory, caches, and what is missing"
+
+NEEDED = ("numpy", "llvmlite", "tokenizers", "jinja2", "rich", "msgspec")
+USEFUL = {
+    "pip": ("`dielet demo` fetches its model with it", "python -m ensurepip"),
+    "huggingface_hub": ("models by hub id (Qwen/Qwen3-1.7B)", "pip install huggingface_hub"),
+}
+
+
+@dataclass
+class Findings:
+    """Sections of facts for people and for --json, and what is wrong or missing."""
+
+    sections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Only the common options."""
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    findings = Findings()
+    for name, examine in EXAMINATIONS.items():
+        findings.sections[name] = examine(findings)
+    console.result({**findings.sections, "problems": findings.problems, "missing": findings.hints})
+    for name, facts in findings.sections.items():
+        console.out(name)
+        console.out(table({f"  {key}": _shown(key, value) for key, value in facts.items()}))
+    for hint in findings.hints:
+        console.out(f"missing: {hint}")
+    for problem in findings.problems:
+        console.out(f"problem: {problem}")
+    if not findings.problems:
+        console.out("ready.")
+    return FAILED if findings.problems else 0
+
+
+def versions(findings: Findings) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "dielet": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+    }
+    for name in NEEDED:
+        found[name] = _version(name)
+        if found[name] is None:
+            findings.problems.append(f"{name} is not installed; run: pip install {name}")
+    for name, (purpose, remedy) in USEFUL.items():
+        if util.find_spec(name) is None:
+            findings.hints.append(f"{name}, for {purpose}; run: {remedy}")
+    return found
+
+
+def processor(findings: Findings) -> dict[str, Any]:
+    facts: dict[str, Any] = {"name": _cpu_name(), "cores": _cores()}
+    try:
+        from dielet.codegen import TARGETS, host_target
+
+        target = host_target()
+    except Exception as error:  # whatever it is, it is what a user came here to learn
+        findings.problems.append(f"no code can be generated: {type(error).__name__}: {error}")
+        return facts
+    facts["target"] = target.name
+    facts["targets"] = list(TARGETS)
+    return facts
+
+
+def memory(findings: Findings) -> dict[str, Any]:
+    facts = {"total": 0, "available": 0}
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            values = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+        facts = {"total": values["MemTotal"], "available": values["MemAvailable"]}
+    except (OSError, KeyError):
+        facts["total"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = _control_group_limit()
+    if limit is not None and limit < facts["total"]:
+        facts["limit"] = limit
+    return facts
+
+
+def caches(findings: Findings) -> dict[str, Any]:
+    from dielet.paths import cache_dir
+
+    root = cache_dir()
+    facts: dict[str, Any] = {"directory": str(root)}
+    if root.is_dir():
+        for child in sorted(p for p in root.iterdir() if p.is_dir()):
+            facts[child.name] = sum(p.stat().st_size for p in child.rglob("*") if p.is_file())
+    parent = next(p for p in (root, *root.parents) if p.exists())
+    if not os.access(parent, os.W_OK):
+        findings.problems.append(
+            f"{parent} cannot be written, so nothing is cached; set XDG_CACHE_HOME to a directory "
+            "that can be"
+        )
+    return facts
+
+
+EXAMINATIONS: dict[str, Callable[[Findings], dict[str, Any]]] = {
+    "versions": versions,
+    "processor": processor,
+    "memory": memory,
+    "caches": caches,
+}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _shown(key: str, value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, int) and key != "cores":
+        return size(value)
+    return "not installed" if value is None else str(value)
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass  # not Linux
+    return platform.processor() or platform.machine()
+
+
+def _control_group_limit() -> int | None:
+    """The memory limit of a container, when there is one."""
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(path).read_text().strip()
+        except OSError:
+            continue
+        return int(text) if text.isdigit() else None
+    return None

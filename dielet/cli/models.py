@@ -1,0 +1,113 @@
+"""From what a user names to a loaded model: compiled before, or compiled now into the cache."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dielet.cli.console import Console, duration
+from dielet.errors import DamagedFile, MissingFile
+
+if TYPE_CHECKING:
+    from dielet.checkpoint.base import Checkpoint
+    from dielet.generate.session import Model
+    from dielet.image import CompileOptions
+
+
+def open_model(
+    src: str | Path,
+    console: Console,
+    threads: int | None = None,
+    options: CompileOptions | None = None,
+) -> Model:
+    """Load the model directory `src`; anything else is compiled into the user's cache first."""
+    from dielet.generate.session import is_model_directory, load
+
+    if is_model_directory(Path(src).expanduser()):
+        return load(Path(src).expanduser(), threads)
+    from dielet.image import CompileOptions, open_source
+
+    options = options or CompileOptions()
+    checkpoint = open_source(src, options)
+    directory = cached_directory(checkpoint, options)
+    if is_model_directory(directory):
+        console.detail(f"compiled before: {directory}")
+        try:
+            return load(directory, threads)
+        except (DamagedFile, MissingFile) as error:
+            console.note(f"the compiled model in the cache is not usable ({error}); making it anew")
+    compile_into(checkpoint, directory, options, console)
+    return load(directory, threads)
+
+
+def compile_into(
+    checkpoint: Checkpoint, directory: Path, options: CompileOptions, console: Console
+) -> float:
+    """Compile with a progress bar; returns the seconds it took."""
+    from time import perf_counter
+
+    from dielet.image import compile_checkpoint
+
+    begin = perf_counter()
+    console.note(f"compiling {checkpoint.source} into {directory}")
+    with console.progress("compile") as report:
+        compile_checkpoint(checkpoint, directory, options, report)
+    seconds = perf_counter() - begin
+    console.note(f"compiled in {duration(seconds)}")
+    return seconds
+
+
+def cached_directory(checkpoint: Checkpoint, options: CompileOptions) -> Path:
+    """Where the cache keeps this checkpoint compiled with these options by this dielet."""
+    from dielet import __version__, paths
+    from dielet.image.manifest import SCHEMA
+
+    key = f"{checkpoint.identity} {options} {__version__} {SCHEMA}"
+    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+    name = re.sub(r"[^\w.-]+", "-", checkpoint.spec.name or checkpoint.spec.model_type)
+    return paths.cache_dir("models", f"{name[:60]}-{digest}")
+
+
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    """The options of an answer."""
+    group = parser.add_argument_group(
+        "the answer", "what is not given comes from the model's generation_config.json"
+    )
+    group.add_argument(
+        "--max-new-tokens", type=int, metavar="N", help="default: until the context is full"
+    )
+    group.add_argument("--temperature", type=float, metavar="X", help="0 is greedy")
+    group.add_argument("--top-k", type=int, metavar="K", help="only the K best tokens")
+    group.add_argument("--top-p", type=float, metavar="P", help="only the likeliest, P in all")
+    group.add_argument("--min-p", type=float, metavar="P", help="at least P of the likeliest")
+    group.add_argument("--repetition-penalty", type=float, metavar="X", help="1 is none")
+    group.add_argument("--seed", type=int, metavar="N", help="the same seed, the same text")
+    group.add_argument(
+        "--stop", action="append", metavar="TEXT", help="end before this text; may be repeated"
+    )
+    group.add_argument("--system", metavar="TEXT", help="the system message")
+    group.add_argument(
+        "--no-thinking", dest="thinking", action="store_const", const=False,
+        help="answer without thinking first",
+    )  # fmt: skip
+    group.add_argument(
+        "--raw", action="store_const", const=True, help="continue the prompt, no chat template"
+    )
+
+
+ANSWER = (
+    "max_new_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "seed",
+    "stop",
+    "system",
+    "thinking",
+    "raw",
+)

@@ -1,0 +1,69 @@
+"""argparse with our manners: errors are raised, options are never abbreviated, typos are met."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from dielet.errors import UsageError
+
+
+class CommandLineError(UsageError):
+    """A command line that cannot be understood; `usage` shows how it is written."""
+
+    def __init__(self, message: str, usage: str) -> None:
+        super().__init__(message)
+        self.usage = usage
+
+
+class Parser(argparse.ArgumentParser):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("allow_abbrev", False)
+        super().__init__(*args, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        raise CommandLineError(message, self.format_usage().strip())
+
+    def refuse(self, extra: Sequence[str]) -> NoReturn:
+        """Raise for arguments that are not known, with the nearest option for each."""
+        options = [o for action in self._actions for o in action.option_strings]
+        parts = []
+        for word in extra:
+            if not word.startswith("-"):
+                continue
+            name = word.split("=", 1)[0]
+            parts.append(f"unknown option {name}{did_you_mean(name, options)}")
+        self.error("; ".join(parts) or f"unexpected argument {extra[0]!r}")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, list(known), 1, 0.6)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """The options that every subcommand has."""
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    loudness = group.add_mutually_exclusive_group()
+    loudness.add_argument(
+        "-v", "--verbose", dest="verbosity", action="store_const", const=1, default=0,
+        help="details on stderr",
+    )  # fmt: skip
+    loudness.add_argument(
+        "-q", "--quiet", dest="verbosity", action="store_const", const=-1,
+        help="only results and errors",
+    )  # fmt: skip
+    group.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """argparse type of a comma-separated list."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a list of whole numbers such as 512,1024"
+        ) from None

@@ -1,0 +1,123 @@
+"""Answer one prompt, streamed; without -p, chat.
+
+MODEL is a model directory, or a checkpoint, which is compiled into the user's cache first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from dielet.cli.console import Console, table
+from dielet.cli.exits import INTERRUPTED
+from dielet.cli.models import ANSWER, add_sampling, open_model
+from dielet.cli.speak import answer_object, receipt_lines, speak
+from dielet.errors import DieletError, UsageError
+
+if TYPE_CHECKING:
+    from dielet.generate.session import Model
+
+HELP = "answer a prompt, or chat"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help="model directory, HF directory, hub id, or .gguf"
+    )
+    parser.add_argument("-d", "--model-dir", metavar="MODEL", help="the same, as an option")
+    parser.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt; - reads it from stdin")
+    parser.add_argument("--threads", type=int, metavar="N", help="workers; default: one per core")
+    add_sampling(parser)
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    if (args.model is None) == (args.model_dir is None):
+        raise UsageError("give one model: dielet run MODEL, or dielet run -d MODEL")
+    if args.prompt is None and console.as_json:
+        raise UsageError("--json answers one prompt; give it with -p (-p - reads stdin)")
+    options: dict[str, Any] = {
+        name: value for name in ANSWER if (value := getattr(args, name)) is not None
+    }
+    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+    with open_model(args.model or args.model_dir, console, args.threads) as model:
+        warn_of_no_effect(model, options, console)
+        if prompt is None:
+            return chat(model, options, console)
+        return answer(model, prompt, options, console)
+
+
+def answer(model: Model, prompt: str, options: dict[str, Any], console: Console) -> int:
+    """Stream one answer; with --json, the object.  The exit code."""
+    result = speak(model.stream(prompt, **options), console)
+    if console.as_json:
+        console.result(answer_object(result))
+    elif console.verbosity >= 0:
+        console.note("\n" + table(receipt_lines(result.receipt)))
+    return INTERRUPTED if result.finish_reason == "cancelled" else 0
+
+
+def chat(model: Model, options: dict[str, Any], console: Console) -> int:
+    """Read messages from stdin and answer each, until it ends."""
+    from dielet.generate.chat import Chat
+
+    if options.get("raw"):
+        raise UsageError("--raw continues one prompt; give it with -p")
+    conversation = Chat(model, **options)
+    interactive = sys.stdin.isatty()
+    if interactive:
+        enable_line_editing()
+        console.note(
+            f"{model.spec.name or model.directory}: type a message; /reset begins anew, "
+            "/exit or Ctrl-D ends, Ctrl-C stops an answer"
+        )
+    while (message := read_message(interactive)) is not None:
+        if message == "/reset":
+            conversation.reset()
+        elif message in ("/exit", "/quit"):
+            return 0
+        elif message:
+            take_turn(conversation, message, interactive, console)
+    return 0
+
+
+def take_turn(conversation: Any, message: str, interactive: bool, console: Console) -> None:
+    try:
+        result = speak(conversation.ask(message), console)
+    except DieletError as error:
+        if not interactive:
+            raise
+        console.error(f"{error}; /reset begins anew")
+        return
+    if result.finish_reason == "cancelled" and not interactive:
+        raise KeyboardInterrupt
+    speed = result.receipt.decode_tok_s
+    if speed is not None:
+        console.detail(f"{len(result.tokens)} tokens, {speed:.1f} tokens/s")
+    console.out()
+
+
+def read_message(interactive: bool) -> str | None:
+    """The next message, without the white space around it; None at the end."""
+    try:
+        return input("> " if interactive else "").strip()
+    except EOFError:
+        return None
+
+
+def enable_line_editing() -> None:
+    """Arrow keys and history, where Python has them."""
+    try:
+        import readline  # noqa: F401
+    except ImportError:
+        return
+
+
+def warn_of_no_effect(model: Model, options: dict[str, Any], console: Console) -> None:
+    """Say so when options only matter to sampling, and the answer will be greedy."""
+    if options.get("temperature", model.sampling.temperature) > 0:
+        return
+    idle = [n for n in ("top_k", "top_p", "min_p", "seed") if options.get(n) is not None]
+    if idle:
+        names = ", ".join("--" + name.replace("_", "-") for name in idle)
+        console.note(f"{names}: no effect on a greedy answer; give a --temperature above 0")

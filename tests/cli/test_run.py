@@ -1,0 +1,168 @@
+"""`dielet run` and `prog_llm_qwen3`: the answer, the receipt, chat, and how they end."""
+
+import io
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dielet.cli import board
+
+RECEIPT = [
+    "load_s", "prompt_tokens", "ttft_s", "prefill_tok_s", "new_tokens", "decode_tok_s",
+    "program_switches", "weight_bytes_per_token", "read_gb_s", "share_of_bandwidth",
+    "peak_rss_bytes", "logits_sha256", "finish_reason",
+]  # fmt: skip
+DRIVER = Path(__file__).with_name("slow_model.py")
+
+
+def test_the_answer_is_on_stdout_and_the_receipt_on_stderr(dielet, saying):
+    spoken = dielet("run", saying("Grüße 😊"), "-p", "hi")
+    assert spoken.code == 0
+    assert spoken.out == "Grüße 😊\n"
+    assert "tokens/s" in spoken.err and "sha256" in spoken.err
+
+
+def test_quiet_is_only_the_answer(dielet, saying):
+    spoken = dielet("run", "-d", saying("yes"), "-p", "hi", "-q")
+    assert (spoken.out, spoken.err) == ("yes\n", "")
+
+
+def test_json_is_the_receipt_the_text_and_the_tokens(dielet, saying):
+    spoken = dielet("run", saying("yes"), "-p", "hi", "--json")
+    found = spoken.json
+    assert list(found)[: len(RECEIPT)] == RECEIPT
+    assert found["text"] == "yes" and found["tokens"][-1] == 1
+    assert found["finish_reason"] == "stop" and found["seed"] is None
+
+
+def test_options_reach_the_answer(dielet, saying):
+    model = saying("one two three")
+    assert dielet("run", model, "-p", "x", "--stop", "two", "--stop", "9").out == "one \n"
+    assert dielet("run", model, "-p", "x", "--max-new-tokens", 1, "--json").json["new_tokens"] == 1
+    sampled = ["--temperature", 1.5, "--top-k", 50, "--top-p", 0.9, "--min-p", 0.01]
+    sampled += ["--repetition-penalty", 1.1, "--seed", 7, "--max-new-tokens", 20, "--json"]
+    one, two = (dielet("run", model, "-p", "x", *sampled).json for _ in range(2))
+    assert one["text"] == two["text"] and one["seed"] == 7
+    plain = dielet("run", model, "-p", "x", "--json").json["prompt_tokens"]
+    system = dielet("run", model, "-p", "x", "--json", "--system", "be kind").json
+    quick = dielet("run", model, "-p", "x", "--json", "--no-thinking").json
+    raw = dielet("run", model, "-p", "x", "--json", "--raw").json
+    assert system["prompt_tokens"] > quick["prompt_tokens"] > plain > raw["prompt_tokens"] == 1
+    dielet("run", model, "-p", "x", "--threads", 3)
+    assert saying.runtimes[-1].threads == 3
+    assert all(runtime.closed for runtime in saying.runtimes)
+
+
+def test_the_prompt_may_come_from_stdin(dielet, saying, monkeypatch):
+    model = saying("yes")
+    monkeypatch.setattr("sys.stdin", io.StringIO("a long prompt from a file"))
+    given = dielet("run", model, "-p", "-", "--json").json["prompt_tokens"]
+    assert (
+        given
+        == dielet("run", model, "-p", "a long prompt from a file", "--json").json["prompt_tokens"]
+    )
+
+
+def test_a_prompt_that_is_too_long_is_an_error_with_both_numbers(dielet, saying):
+    spoken = dielet("run", saying("yes"), "-p", "word " * 300)
+    assert spoken.code == 1
+    assert "the context of this model holds 256" in spoken.err
+    assert saying.runtimes[-1].executed == []
+
+
+def test_options_without_effect_are_said(dielet, saying):
+    model = saying("yes")
+    assert (
+        "--top-k: no effect on a greedy answer" in dielet("run", model, "-p", "x", "--top-k", 3).err
+    )
+    assert (
+        "no effect"
+        not in dielet(
+            "run", model, "-p", "x", "--top-k", 3, "--temperature", 1, "--max-new-tokens", 2
+        ).err
+    )
+
+
+def test_chat_answers_line_by_line_and_remembers(dielet, saying, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\n\n  /reset \nagain\n/exit\nnever\n"))
+    spoken = dielet("run", saying("yes"), "-q")
+    assert spoken.code == 0
+    assert spoken.out == "yes\n\nyes\n\n"
+    state = saying.runtimes[-1].states
+    assert len(state) == 2  # /reset forgot the first
+
+
+def test_chat_ends_at_the_end_of_its_input(dielet, saying, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\nmore"))
+    spoken = dielet("run", saying("yes"), "-q")
+    assert (spoken.code, spoken.out) == (0, "yes\n\nyes\n\n")
+    assert len(saying.runtimes[-1].states) == 1
+
+
+def test_the_board_program_prints_the_answer_and_nothing_else(saying, capsys):
+    model = saying("<think>\nOkay, the user asked.\n</think>\n\nHello! 😊")
+    assert board.main(["-d", str(model), "-p", "who are you"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "Okay, the user asked.\n\n\nHello! 😊\n"
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        ([], 2, "prog_llm_qwen3: error: the following arguments are required: -d"),
+        (["-d", "x", "--prompt", "y"], 2, "unknown option --prompt"),
+        (["-d", "/nowhere"], 1, "prog_llm_qwen3: error: /nowhere does not exist"),
+    ],
+)
+def test_the_board_program_fails_like_the_others(capsys, argv, code, message):
+    assert board.main(argv) == code
+    assert message in capsys.readouterr().err
+
+
+def start(tmp_path, *argv):
+    return subprocess.Popen(
+        [sys.executable, DRIVER, tmp_path / "model", *argv],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        cwd=DRIVER.parents[2],
+    )
+
+
+@pytest.mark.parametrize("program", ["run", "board"])
+def test_an_interrupt_ends_with_130_and_the_text_so_far(tmp_path, program):
+    with start(tmp_path, program) as process:
+        first = process.stdout.read(20)
+        process.send_signal(signal.SIGINT)
+        rest, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    text = (first + rest).decode()  # no character was cut in two
+    assert text.endswith("\n") and text.startswith("ééé")
+    assert set(text.rstrip()[:-1]) == {"é"}  # the last one may have come by half
+    assert b"Traceback" not in err
+
+
+def test_an_interrupted_answer_is_still_one_json_object(tmp_path):
+    import json
+
+    with start(tmp_path, "run", "--json") as process:
+        assert process.stderr.readline() == b"answering\n"
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=20)
+    assert process.returncode == 130
+    found = json.loads(out)
+    assert found["finish_reason"] == "cancelled"
+    assert found["text"].strip("é") in ("", "\ufffd")
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path):
+    with start(tmp_path, "run", "-q") as process:
+        process.stdout.read(4)
+        process.stdout.close()
+        err = process.stderr.read()
+        assert process.wait(timeout=20) == 0
+    assert err == b""
