@@ -11,11 +11,11 @@ elements.
 Rows t < valid mean something; rows up to valid rounded up to 16 may be read and written.
 
 family     static                     params                               operands -> units
-rmsnorm    K eps out group            x_stride y_stride                    x weight y.. -> valid
+rmsnorm    K eps out group            x_stride y_stride row0 rows          x weight y.. -> own
 quantize   group                      columns x_stride q_stride g_stride   x q scale sum
-                                                                      -> valid * columns / group
-convert                               columns x_stride y_stride            x y
-                                                                      -> valid * columns / 32
+                                      row0 rows                       -> own * columns / group
+convert                               columns x_stride y_stride row0 rows  x y
+                                                                      -> own * columns / 32
 linear     K format group minimum     panels x_stride xg_stride y_stride   x.. w [residual] [bias] y
            T residual bias            r_stride                        -> panels
 rotary     D norm eps scale           heads x_stride y_stride              x [weight] cos sin y
@@ -33,6 +33,9 @@ embed      K format group minimum     y_stride                             table
 densely packed); a run is the group with out=int8, else 32. `x..` is x, and for int8 and int4 also
 its scale and sum. The cache of one head is K bf16 [S/32][D/2][32][2] and V bf16 [S/2][D][2];
 `head_bytes` leads from one head to the next in both. What a kernel computes is written in its file.
+
+A command that owns rows [row0, row0 + rows) of a chunk has operands that begin at row0, and `own`
+of these rows are real: clamp(valid - row0, 0, rows).
 
 A row's result does not depend on T, valid, the other rows, or how a command is cut into pieces.
 """

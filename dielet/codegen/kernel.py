@@ -66,16 +66,25 @@ class Kernel(Function):
         """Rows of this chunk that mean something."""
         return self._binding[1]
 
+    def own_rows(self) -> Value:
+        """How many real rows a command has that owns rows [row0, row0 + rows) of the chunk.
+
+        Takes the next two parameters, row0 and rows; the operands begin at row0.
+        """
+        row0, rows = self.param(), self.param()
+        left = self.valid - row0
+        return self.minimum((left < 0).choose(self.i64(0), left), rows)
+
     def share(self, units: Value) -> tuple[Value, Value]:
         """The units [first, last) that this piece of the command covers."""
         lo_num, hi_num, den = self.args[3:]
         return units * lo_num // den, units * hi_num // den
 
     @contextmanager
-    def runs(self, columns: Value, width: int) -> Iterator[tuple[Value, Value]]:
-        """For this piece's share of valid * columns / width units: (row, run within the row)."""
+    def runs(self, rows: Value, columns: Value, width: int) -> Iterator[tuple[Value, Value]]:
+        """For this piece's share of rows * columns / width units: (row, run within the row)."""
         per_row = columns // width if width > 1 else columns
-        first, last = self.share(self.valid * per_row)
+        first, last = self.share(rows * per_row)
         with self.loop(first // per_row, (last + per_row - 1) // per_row) as row:
             begin, end = first - row * per_row, last - row * per_row
             begin = (begin < 0).choose(self.i64(0), begin)

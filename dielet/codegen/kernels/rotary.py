@@ -33,7 +33,7 @@ def rotary(k: Kernel, t: Target, s: Rotary) -> None:
     y = k.operand(I16)
     heads, x_stride, y_stride = (k.param() for _ in range(3))
     past = k.past
-    with k.runs(heads, 1) as (row, head):
+    with k.runs(k.valid, heads, 1) as (row, head):
         vectors = turned(k, t, s, x.at(row * x_stride + head * s.D), weight, cos, sin, past + row)
         out = y.at(row * y_stride + head * s.D)
         lanes = vectors[0].type.lanes

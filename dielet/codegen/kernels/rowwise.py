@@ -25,7 +25,7 @@ def rmsnorm(k: Kernel, t: Target, s: RmsNorm) -> None:
     x, weight = k.operand(F32), k.operand(F32)
     sink = Sink.open(k, t, s.out, s.group)
     x_stride, y_stride = k.param(), k.param()
-    first, last = k.share(k.valid)
+    first, last = k.share(k.own_rows())
     vectors = 32 // t.lanes
     with k.loop(first, last) as row:
         base = x.at(row * x_stride)
@@ -59,7 +59,7 @@ def quantize(k: Kernel, t: Target, s: Quantize) -> None:
     x = k.operand(F32)
     sink = Sink.open(k, t, "int8", s.group)
     columns, x_stride, y_stride, g_stride = (k.param() for _ in range(4))
-    with k.runs(columns, sink.width) as (row, run):
+    with k.runs(k.own_rows(), columns, sink.width) as (row, run):
         at = run * sink.width
         vectors = [x.load(row * x_stride + at + i, t.lanes) for i in range(0, s.group, t.lanes)]
         sink.put(row * y_stride + at, row * g_stride + run, vectors)
@@ -74,7 +74,7 @@ def convert(k: Kernel, t: Target, s: Convert) -> None:
     x = k.operand(F32)
     sink = Sink.open(k, t, "bf16", 0)
     columns, x_stride, y_stride = (k.param() for _ in range(3))
-    with k.runs(columns, 32) as (row, run):
+    with k.runs(k.own_rows(), columns, 32) as (row, run):
         at = run * 32
         vectors = [x.load(row * x_stride + at + i, t.lanes) for i in range(0, 32, t.lanes)]
         sink.put(row * y_stride + at, run, vectors)
@@ -92,7 +92,7 @@ def silu_mul(k: Kernel, t: Target, s: SiluMul) -> None:
     gate, up = k.operand(F32), k.operand(F32)
     sink = Sink.open(k, t, s.out, s.group)
     columns, gate_stride, up_stride, y_stride, g_stride = (k.param() for _ in range(5))
-    with k.runs(columns, sink.width) as (row, run):
+    with k.runs(k.valid, columns, sink.width) as (row, run):
         at = run * sink.width
         vectors = []
         for i in range(0, sink.width, t.lanes):

@@ -1,0 +1,153 @@
+"""rotary, kv_append and attention against numpy; the cache beyond the tokens is NaN throughout."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dielet.codegen import KernelKey
+
+from .harness import SPLITS, call, from_bf16, padded, poisoned, relative
+
+S = 512  # positions of the cache
+
+
+def tables(D: int) -> tuple[np.ndarray, np.ndarray]:
+    angles = np.arange(S)[:, None] / 10000.0 ** (np.arange(D // 2) * 2 / D)
+    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+
+def turned(x: np.ndarray, positions: np.ndarray, weight: np.ndarray | None, eps: float):
+    """x [T, heads, D] normalised and rotated, in double precision."""
+    x = x.astype(np.float64)
+    if weight is not None:
+        x = x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * weight
+    cos, sin = (a[positions][:, None].astype(np.float64) for a in tables(x.shape[-1]))
+    low, high = np.split(x, 2, axis=-1)
+    return np.concatenate([low * cos - high * sin, high * cos + low * sin], -1)
+
+
+@pytest.mark.parametrize("D", [16, 32, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("shares", SPLITS)
+def test_rotary(D: int, norm: bool, shares) -> None:
+    heads, T, past, valid = 3, 16, 37, 13
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((T, heads * D)).astype(np.float32)
+    weight = rng.uniform(0.5, 1.5, D).astype(np.float32)
+    y = poisoned((T, heads * D), np.uint16)
+    key = KernelKey.of("rotary", D=D, norm=norm, eps=1e-6, scale=0.125)
+    operands = [x, *([weight] if norm else []), *tables(D), y]
+    call(key, operands, [heads, heads * D, heads * D], past=past, valid=valid, shares=shares)
+    want = turned(
+        x.reshape(T, heads, D)[:valid], past + np.arange(valid), weight if norm else None, 1e-6
+    )
+    assert relative(from_bf16(y[:valid]), want.reshape(valid, -1) * 0.125) < 4.1e-3
+
+
+class Cache:
+    """K and V of some heads, every unwritten byte NaN."""
+
+    def __init__(self, heads: int, D: int, norm: bool = False) -> None:
+        self.heads, self.D = heads, D
+        self.k = poisoned((heads, S // 32, D // 2, 32, 2), np.uint16)
+        self.v = poisoned((heads, S // 2, D, 2), np.uint16)
+        self.weight = np.random.default_rng(9).uniform(0.5, 1.5, D).astype(np.float32)
+        self.norm = norm
+
+    def append(self, past: int, k: np.ndarray, v: np.ndarray, shares=SPLITS[0]) -> None:
+        valid, D = len(k), self.D
+        k, v = (np.pad(a, ((0, padded(valid) - valid), (0, 0))) for a in (k, v))
+        key = KernelKey.of("kv_append", D=D, norm=self.norm, eps=1e-6)
+        operands = [k, v, *([self.weight] if self.norm else []), *tables(D), self.k, self.v]
+        params = [self.heads, self.heads * D, self.heads * D, self.k[0].nbytes]
+        call(key, operands, params, past=past, valid=valid, shares=shares)
+
+    def contents(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """K, V as float32 [heads, count, D]."""
+        k = from_bf16(self.k).transpose(0, 1, 3, 2, 4).reshape(self.heads, S, self.D)
+        v = from_bf16(self.v).transpose(0, 1, 3, 2).reshape(self.heads, S, self.D)
+        return k[:, :count], v[:, :count]
+
+
+@pytest.mark.parametrize("D", [16, 64, 80, 128])
+@pytest.mark.parametrize("norm", [False, True])
+def test_kv_append_in_any_steps(D: int, norm: bool) -> None:
+    heads = 3
+    rng = np.random.default_rng(1)
+    k, v = (rng.standard_normal((100, heads * D)).astype(np.float32) for _ in range(2))
+    cache, past = Cache(heads, D, norm), 0
+    for n, shares in zip([1, 2, 1, 33, 16, 31, 16], SPLITS * 2, strict=False):
+        cache.append(past, k[past : past + n], v[past : past + n], shares)
+        past += n
+        # Half a pair of values never holds what was there before.
+        if past % 2:
+            assert (cache.v[:, past // 2, :, 1] == 0).all()
+    got_k, got_v = cache.contents(100)
+    weight = cache.weight if norm else None
+    want_k = turned(k.reshape(100, heads, D), np.arange(100), weight, 1e-6).transpose(1, 0, 2)
+    assert relative(got_k, want_k) < 4.1e-3
+    assert relative(got_v, v.reshape(100, heads, D).transpose(1, 0, 2)) < 4.1e-3
+    assert (cache.v[:, 50:].view(np.int16) == -1).all()
+
+
+def filled(heads: int, D: int, count: int) -> Cache:
+    rng = np.random.default_rng(2)
+    cache = Cache(heads, D)
+    for past in range(0, count, 64):
+        n = min(64, count - past)
+        k, v = (rng.standard_normal((n, heads * D)).astype(np.float32) for _ in range(2))
+        cache.append(past, k, v)
+    return cache
+
+
+def attend(cache: Cache, q: np.ndarray, G: int, T: int, past: int, valid: int, shares=SPLITS[0]):
+    y = poisoned((padded(T), cache.heads * G * cache.D))
+    key = KernelKey.of("attention", D=cache.D, G=G, T=T, out="f32")
+    params = [cache.heads, q.shape[1], y.shape[1], cache.k[0].nbytes]
+    call(key, [q, cache.k, cache.v, y], params, past=past, valid=valid, shares=shares)
+    return y
+
+
+def queries(rows: int, columns: int) -> np.ndarray:
+    x = np.random.default_rng(3).standard_normal((padded(rows), columns)) * 0.5
+    return (x.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+@pytest.mark.parametrize("D, G", [(16, 2), (32, 1), (64, 3), (80, 4), (96, 8), (128, 2), (256, 16)])
+@pytest.mark.parametrize("T, past", [(1, 0), (1, 130), (16, 0), (48, 95), (48, 256)])
+def test_attention(D: int, G: int, T: int, past: int) -> None:
+    heads, valid = 2, T if T == 1 else T - 3
+    cache = filled(heads, D, past + valid)
+    q = queries(T, heads * G * D)
+    y = attend(cache, q, G, T, past, valid)
+    k, v = (a.astype(np.float64) for a in cache.contents(past + valid))
+    for t in range(valid):
+        seen = past + t + 1
+        rows = from_bf16(q[t]).reshape(heads, G, D).astype(np.float64)
+        s = np.einsum("hgd,hsd->hgs", rows, k[:, :seen])
+        p = np.exp2(s - s.max(-1, keepdims=True))
+        want = np.einsum("hgs,hsd->hgd", p / p.sum(-1, keepdims=True), v[:, :seen])
+        assert relative(y[t].reshape(heads, G, D), want) < 8e-3  # p is rounded to bfloat16
+
+
+@pytest.mark.parametrize("D, G", [(32, 3), (128, 2)])
+def test_a_row_has_the_same_bits_in_every_chunk_and_share(D: int, G: int) -> None:
+    heads, T, past = 3, 48, 107
+    cache = filled(heads, D, past + T)
+    q = queries(T, heads * G * D)
+    alone = np.stack(
+        [attend(cache, np.ascontiguousarray(q[t : t + 1]), G, 1, past + t, 1)[0] for t in range(T)]
+    )
+    for valid in (1, 2, 7, 8, 9, 15, 16, 17, 31, 40, 48):
+        for chunk in {48, padded(valid)} & {16, 48}:
+            got = attend(cache, q, G, chunk, past, valid, SPLITS[valid % len(SPLITS)])[:valid]
+            np.testing.assert_array_equal(got.view(np.int32), alone[:valid].view(np.int32))
+
+
+def test_a_nan_query_does_not_vanish() -> None:
+    cache = filled(1, 32, 40)
+    q = queries(1, 64)
+    q[0, 3] = 0x7FC0
+    y = attend(cache, q, 2, 1, 39, 1)
+    assert np.isnan(y[0, :32]).all() and np.isfinite(y[0, 32:]).all()
