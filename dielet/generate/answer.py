@@ -231,10 +231,17 @@ class Decoding:
             weight_bytes_per_token=weight_bytes,
             read_gb_s=None if speed is None else weight_bytes * speed / 1e9,
             share_of_bandwidth=None,
-            peak_rss_bytes=memory_by_owner(self._runtime.memory_by_owner()),
+            peak_rss_bytes=memory_by_owner(self._owners()),
             logits_sha256=None if self._last_logits is None else sha256(self._last_logits),
             finish_reason=reason,
         )
+
+    def _owners(self) -> dict[str, int]:
+        """Bytes by owner; of the KV cache the part in use, for only that becomes resident."""
+        owners = dict(self._runtime.memory_by_owner())
+        past = 0 if self.state is None else self.state.past
+        owners["kv"] = owners["kv"] * past // self._runtime.max_seq_len
+        return owners
 
     def _bandwidth(self) -> float:
         with self._gate:  # beside a running program it would measure too little

@@ -74,6 +74,6 @@ class Runtime(Protocol):
         """Measured read bandwidth of this machine in GB/s (1e9), once per process."""
 
     def memory_by_owner(self) -> Mapping[str, int]:
-        """Bytes by owner: weights, kv, shared, ..."""
+        """Bytes by owner; "kv" is the cache of one sequence at full length."""
 
     def close(self) -> None: ...

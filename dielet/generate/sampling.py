@@ -20,7 +20,6 @@ from dielet.generate.protocol import FloatArray, Logits
 
 MAX_SEED = 2**63 - 1
 MAX_PENALTY = 1e6  # beyond it float32 scores overflow
-FIRST_NUCLEUS = 512  # candidates that top-p sorts first; almost always enough
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ def keep(scores: FloatArray, settings: Sampling) -> tuple[npt.NDArray[np.int64],
 
 def draw(scores: FloatArray, uniform: float) -> int:
     """The index that `uniform` in [0, 1) falls on when chances are softmax(scores)."""
-    ladder = np.cumsum(np.exp(scores.astype(np.float64)))
+    ladder = np.cumsum(np.exp(scores), dtype=np.float64)
     return int(np.searchsorted(ladder, uniform * ladder[-1], side="right"))
 
 
@@ -151,25 +150,17 @@ def _softmax(scores: FloatArray) -> FloatArray:
 def _nucleus(chances: FloatArray, top_p: float) -> npt.NDArray[np.int64]:
     """Ascending indices of the likeliest tokens: all but the tail that sums to <= 1 - top_p.
 
-    Only a head large enough to hold them is sorted: sorting a whole vocabulary of 150,000 would
-    cost as much as a tenth of a decode step.
+    Only values are sorted, which numpy does many times faster than sorting indices.  Of equal
+    chances at the border the lower ids go first, as in a stable sort.
     """
-    total = float(chances.sum(dtype=np.float64))
-    size = FIRST_NUCLEUS
-    head = np.arange(len(chances))
-    while 2 * size < len(chances):
-        edge = np.partition(chances, len(chances) - size)[len(chances) - size]
-        head = np.flatnonzero(chances >= edge)
-        if chances[head].sum(dtype=np.float64) > top_p * total + 1e-6:
-            break
-        head = np.arange(len(chances))
-        size *= 8
-    order = head[np.argsort(chances[head], kind="stable")]
-    kept = chances[order].astype(np.float64)
-    tail = np.cumsum(kept) + (total - kept.sum())  # chance of a token and all less likely ones
-    drop = tail <= 1.0 - top_p
-    drop[-1] = False
-    return np.sort(order[~drop])
+    values = np.sort(chances)
+    tail = np.cumsum(values, dtype=np.float64)  # chance of a token and all less likely ones
+    dropped = min(int(np.searchsorted(tail, 1.0 - top_p, side="right")), len(values) - 1)
+    edge = values[dropped]
+    kept = chances > edge
+    equal = np.flatnonzero(chances == edge)
+    kept[equal[len(equal) - (len(values) - dropped - np.count_nonzero(kept)) :]] = True
+    return np.flatnonzero(kept)
 
 
 def _check_number(name: str, value: object, low: float, high: float, hint: str) -> None:

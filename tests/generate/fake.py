@@ -143,7 +143,7 @@ class FakeRuntime:
         return 10.0
 
     def memory_by_owner(self) -> dict[str, int]:
-        return {"weights": 1_000_000, "kv": 2000, "shared": 3000}
+        return {"weights": 1_000_000, "kv": 2560, "shared": 3000}
 
     def close(self) -> None:
         assert not self.closed

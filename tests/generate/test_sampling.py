@@ -82,24 +82,20 @@ def test_ties_at_the_border_of_top_k_all_stay():
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.integers(1, 6000),
+    st.integers(1, 3000),
     st.sampled_from([0.0, 0.01, 0.3, 0.9, 0.99, 0.9999]),
     st.sampled_from([0.0, 0.1, 1.0, 6.0]),
+    st.booleans(),
     st.integers(0, 9),
 )
-def test_nucleus_of_a_large_vocabulary_is_that_of_a_full_sort(size, top_p, spread, seed):
-    weights = np.exp(np.random.default_rng(seed).normal(size=size) * spread)
+def test_the_nucleus_is_that_of_a_stable_sort(size, top_p, spread, ties, seed):
+    scores = np.random.default_rng(seed).normal(size=size) * spread
+    weights = np.exp(np.round(scores) if ties else scores)
     probabilities = (weights / weights.sum()).astype(np.float32)
     order = np.argsort(probabilities, kind="stable")
-    cumulative = np.cumsum(probabilities[order].astype(np.float64))
-    cumulative += float(probabilities.sum(dtype=np.float64)) - cumulative[-1]
-    removed = cumulative <= 1 - top_p
+    removed = np.cumsum(probabilities[order], dtype=np.float64) <= 1 - top_p
     removed[-1] = False
-    # The two sums are rounded differently: tokens within 1e-9 of the border may differ.
-    sure = np.abs(cumulative - (1 - top_p)) > 1e-9
-    kept = np.zeros(size, dtype=bool)
-    kept[_nucleus(probabilities, top_p)] = True
-    assert np.array_equal(kept[order][sure], ~removed[sure])
+    assert _nucleus(probabilities, top_p).tolist() == sorted(order[~removed].tolist())
 
 
 def test_draws_follow_the_chances():

@@ -309,6 +309,8 @@ def test_the_receipt_has_its_fields_in_order():
     assert receipt["share_of_bandwidth"] == pytest.approx(receipt["read_gb_s"] / 10)
     assert list(receipt["peak_rss_bytes"]) == ["weights", "kv", "shared", "other", "total"]
     assert receipt["peak_rss_bytes"]["total"] > 10_000_000
+    in_use = receipt["prompt_tokens"] + 4
+    assert receipt["peak_rss_bytes"]["kv"] == 2560 * in_use // 256
 
 
 def test_the_first_token_and_the_reader_do_not_count_as_decoding(monkeypatch):
