@@ -57,8 +57,11 @@ def _is_gguf(path: Path) -> bool:
     """By its first bytes, since files of the hub's cache may be called anything."""
     if path.suffix == ".gguf":
         return True
-    with path.open("rb") as file:
-        return file.read(4) == b"GGUF"
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
+    except OSError as error:
+        raise MissingFile(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _locate(source: str | Path, wanted: list[str]) -> Path:

@@ -57,7 +57,7 @@ def test_a_damaged_cache_is_fetched_again(tmp_path, wheel):
 @pytest.mark.parametrize("which", ["wheel_sha256", "member_sha256"])
 def test_another_hash_is_refused_and_nothing_is_left(tmp_path, wheel, which):
     wheel[which] = "0" * 64
-    with pytest.raises(DamagedFile, match="pkg==1.0 has sha256 .* expected 0000"):
+    with pytest.raises(DamagedFile, match=r"pkg==1\.0 has sha256 .* expected 0000"):
         fetch.fetch_package_file(**wheel, cache_dir=tmp_path / "cache")
     assert not files(tmp_path / "cache")
     assert not list((tmp_path / "cache").glob(".fetch-*"))

@@ -1,6 +1,7 @@
 """From a checkpoint's tensor to packed bytes: exact where it can be, streamed, by name when bad."""
 
 import resource
+from pathlib import Path
 
 import gguf
 import numpy as np
@@ -94,6 +95,7 @@ def test_numbers_that_are_none_name_the_tensor(tmp_path, bad):
             pack_rows(tensor, WeightFormat.parse(name))
 
 
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 @pytest.mark.parametrize("name", ["int4g32", "bf16"])
 def test_packing_a_large_tensor_does_not_hold_it_in_memory(tmp_path, name):
     """200 MB of float32 is packed within 100 MB, the file's own pages included."""
