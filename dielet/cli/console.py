@@ -66,13 +66,12 @@ def _bar(label: str) -> Iterator[Report]:
         BarColumn(),
         DownloadColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[part]}"),
     )
     with Progress(*columns, console=RichConsole(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=None, part="")
+        task = bar.add_task(label, total=None)
 
         def report(done: int, total: int, name: str) -> None:
-            bar.update(task, completed=done, total=total, part=name)
+            bar.update(task, completed=done, total=total)
 
         yield report
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -50,12 +51,14 @@ def run(args: argparse.Namespace, console: Console) -> int:
         console.result({**answer_object(result), **facts})
         if console.verbosity >= 0:
             console.out("\n" + table(receipt_lines(result.receipt)))
-            console.note(
-                "\nNext:\n"
-                f"  dielet run {model.directory}            chat with it\n"
-                f"  dielet explain {model.directory}        the commands of one decode step\n"
-                "  dielet compile SRC -o DIR --weights int8    your own model: a Hugging Face "
-                "directory, hub id or .gguf\n"
-                "  dielet doctor                               what this machine can do"
-            )
+            console.out("\nNext:\n" + table(next_steps(model.directory)))
     return INTERRUPTED if result.finish_reason == "cancelled" else 0
+
+
+def next_steps(directory: Path) -> dict[str, str]:
+    return {
+        "  chat with it": f"dielet run {directory}",
+        "  its commands": f"dielet explain {directory}",
+        "  your own model": "dielet compile SRC -o DIR   (HF directory, hub id or .gguf)",
+        "  this machine": "dielet doctor",
+    }

@@ -81,7 +81,8 @@ def receipt_lines(receipt: Receipt) -> dict[str, str]:
     owners = {name: n for name, n in receipt.peak_rss_bytes.items() if name != "total"}
     parts = ", ".join(f"{name} {size(n)}" for name, n in owners.items())
     rows["memory"] = f"{size(receipt.peak_rss_bytes['total'])} at most ({parts})"
-    rows["programs"] = f"{receipt.program_switches} switches"
+    plural = "" if receipt.program_switches == 1 else "es"
+    rows["programs"] = f"{receipt.program_switches} switch{plural}"
     if receipt.logits_sha256 is not None:
-        rows["logits"] = f"sha256 {receipt.logits_sha256[:16]}"
+        rows["logits"] = f"sha256 {receipt.logits_sha256[:16]} of the last ones"
     return rows
