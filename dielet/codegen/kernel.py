@@ -66,6 +66,15 @@ class Kernel(Function):
         """Rows of this chunk that mean something."""
         return self._binding[1]
 
+    def position(self, row: Value, batch: bool) -> Value:
+        """Where in its sequence a row stands: rows of a chunk follow each other, those of a batch
+        are each the next token of a sequence of their own."""
+        return self._binding[row * 2 + 2] if batch else self.past + row
+
+    def cache(self, operand: Pointer, row: Value, batch: bool) -> Pointer:
+        """The cache that a row uses: a batch's operand is an offset into each sequence's own."""
+        return operand.at(self._binding[row * 2 + 3]) if batch else operand
+
     def own_rows(self) -> Value:
         """How many real rows a command has that owns rows [row0, row0 + rows) of the chunk.
 

@@ -34,6 +34,7 @@ class Attention:
     G: int
     T: int
     out: str
+    batch: bool = False  # rows are the next tokens of as many sequences
 
 
 @dataclass
@@ -54,10 +55,10 @@ def attention(k: Kernel, t: Target, s: Attention) -> None:
     q, k_cache, v_cache = k.operand(I16), k.operand(I8), k.operand(I8)
     y = k.operand(F32 if s.out == "f32" else I16)
     kv_heads, q_stride, y_stride, head_bytes = (k.param() for _ in range(4))
-    past, valid = k.past, k.valid
+    valid = k.valid
 
     # A line is a run of rows that tiles divide: the G heads of a single row, or rows of one head.
-    single = s.T == 1
+    single = s.T == 1 or s.batch
     lines, line_rows = (1, s.G) if single else (s.G, ROWS)
     most = max(1, t.registers // 2 // t.vectors)
     height = divisor(line_rows, most)
@@ -72,16 +73,17 @@ def attention(k: Kernel, t: Target, s: Attention) -> None:
         k.scratch(F32, height * BLOCK),
         k.scratch(I16, height * BLOCK),
     )
-    row_blocks = k.i64(1) if single else (valid + (ROWS - 1)) // ROWS
+    row_blocks = valid if s.batch else k.i64(1) if single else (valid + (ROWS - 1)) // ROWS
     first, last = k.share(kv_heads * row_blocks)
     with k.loop(first, last) as unit:
-        head, t0 = unit // row_blocks, unit % row_blocks * ROWS
+        head, t0 = unit // row_blocks, unit % row_blocks * (1 if single else ROWS)
+        start = k.position(t0, s.batch)
         count = k.i64(1) if single else k.minimum(valid - t0, k.i64(ROWS))
 
         def place(line: Value, row: Value, stride: Value) -> Value:
             """Element index in q or y of a row of a line."""
             if single:
-                return head * (s.G * s.D) + row * s.D
+                return t0 * stride + head * (s.G * s.D) + row * s.D
             return (t0 + row) * stride + (head * s.G + line) * s.D
 
         with k.loop(lines) as line, k.loop(k.i64(s.G) if single else count) as row:
@@ -95,17 +97,18 @@ def attention(k: Kernel, t: Target, s: Attention) -> None:
             for i in range(0, s.D, t.lanes):
                 state.o.store(at * s.D + i, zero)
 
-        keys, values = k_cache.at(head * head_bytes), v_cache.at(head * head_bytes)
+        keys = k.cache(k_cache, t0, s.batch).at(head * head_bytes)
+        values = k.cache(v_cache, t0, s.batch).at(head * head_bytes)
         tiles = k.i64(line_rows // height) if single else (count + (height - 1)) // height
         with (
-            k.loop(0, past + t0 + count, BLOCK) as b0,
+            k.loop(0, start + count, BLOCK) as b0,
             k.loop(lines) as line,
             k.loop(tiles) as tile,
         ):
             at = line * line_rows + tile * height
             # The position of the tile's first row, and how much of the block its last row sees.
-            position = past + t0 if single else past + t0 + tile * height
-            end = k.minimum(position + (1 if single else height), past + t0 + count)
+            position = start if single else start + tile * height
+            end = k.minimum(position + (1 if single else height), start + count)
             seen = k.minimum(end - b0, k.i64(BLOCK))
             with k.when(seen > 0):
                 scores(k, t, s, state, at, keys, b0, seen, position)
@@ -140,7 +143,9 @@ def scores(
     """state.s = q . k for a tile's rows, panel by panel; -inf where a row may not look."""
     q = state.q.at(at * (s.D // 2))
     lane = k.vector(I32, list(range(t.lanes)))
-    step = 0 if s.T == 1 else 1  # the next row of a tile stands this many positions later
+    step = (
+        0 if s.T == 1 or s.batch else 1
+    )  # the next row of a tile stands this many positions later
     with k.loop((seen + (PANEL - 1)) // PANEL) as panel:
         base = keys.cast(I32).at((b0 + panel * PANEL) * (s.D // 2))
         acc = k.cells(state.height, t.vectors, of=F32.x(t.lanes))

@@ -24,6 +24,7 @@ class Rotary:
     norm: bool
     eps: float
     scale: float
+    batch: bool = False
 
 
 def rotary(k: Kernel, t: Target, s: Rotary) -> None:
@@ -32,9 +33,9 @@ def rotary(k: Kernel, t: Target, s: Rotary) -> None:
     cos, sin = k.operand(F32), k.operand(F32)
     y = k.operand(I16)
     heads, x_stride, y_stride = (k.param() for _ in range(3))
-    past = k.past
     with k.runs(k.valid, heads, 1) as (row, head):
-        vectors = turned(k, t, s, x.at(row * x_stride + head * s.D), weight, cos, sin, past + row)
+        position = k.position(row, s.batch)
+        vectors = turned(k, t, s, x.at(row * x_stride + head * s.D), weight, cos, sin, position)
         out = y.at(row * y_stride + head * s.D)
         lanes = vectors[0].type.lanes
         for i, v in enumerate(vectors):
@@ -48,6 +49,7 @@ class KvAppend:
     D: int
     norm: bool
     eps: float
+    batch: bool = False
 
 
 def kv_append(k: Kernel, t: Target, s: KvAppend) -> None:
@@ -56,21 +58,22 @@ def kv_append(k: Kernel, t: Target, s: KvAppend) -> None:
     cos, sin = k.operand(F32), k.operand(F32)
     k_cache, v_cache = k.operand(I8), k.operand(I8)
     heads, k_stride, v_stride, head_bytes = (k.param() for _ in range(4))
-    past = k.past
     line = k.scratch(I16, s.D)
     first, last = k.share(heads)
     with k.loop(first, last) as head, k.loop(k.valid) as row:
-        position = past + row
+        position = k.position(row, s.batch)
         vectors = turned(k, t, s, new_k.at(row * k_stride + head * s.D), weight, cos, sin, position)
         lanes = vectors[0].type.lanes
         for i, v in enumerate(vectors):
             line.store(i * lanes, t.to_bf16(k, v))
         # K: pairs of elements, 32 positions side by side.
-        panel = k_cache.at(head * head_bytes).cast(I32).at((position // 32) * (s.D // 2 * 32))
+        keys = k.cache(k_cache, row, s.batch).at(head * head_bytes).cast(I32)
+        panel = keys.at((position // 32) * (s.D // 2 * 32))
         with k.loop(s.D // 2) as j:
             panel.store(j * 32 + position % 32, line.cast(I32)[j])
         # V: pairs of positions. The even one clears its partner; the odd one joins it.
-        pair = v_cache.at(head * head_bytes).cast(I32).at((position // 2) * s.D)
+        values = k.cache(v_cache, row, s.batch).at(head * head_bytes).cast(I32)
+        pair = values.at((position // 2) * s.D)
         shift = ((position & 1) * 16).trunc(I32)
         keep = k.const(I32, 0) - (position & 1).trunc(I32) & 0xFFFF
         source = new_v.at(row * v_stride + head * s.D)
