@@ -22,7 +22,8 @@ ATTRIBUTES = 'nounwind "no-builtins"'
 class Module:
     """The text of one LLVM module: functions and the declarations they need."""
 
-    def __init__(self) -> None:
+    def __init__(self, fused: bool = True) -> None:
+        self.fused = fused  # whether the processor multiplies and adds in one rounding
         self.declared: dict[str, str] = {}
         self.functions: list[Function] = []
 
@@ -123,6 +124,11 @@ class Pointer:
         """Atomic load; what was written before the matching `release` is visible after it."""
         at, align = self.at(index).address, self.elem.size
         return self.fn.emit(self.elem, f"load atomic {self.elem}, {at} acquire, align {align}")
+
+    def ordered(self, index: Value | int = 0) -> Value:
+        """Atomic load that also stays behind earlier exchanges, whatever their address."""
+        at, align = self.at(index).address, self.elem.size
+        return self.fn.emit(self.elem, f"load atomic {self.elem}, {at} seq_cst, align {align}")
 
     def release(self, index: Value | int, value: Value) -> None:
         """Atomic store that publishes everything written before it."""
@@ -292,8 +298,10 @@ class Function:
     # -- arithmetic that has no operator -----------------------------------------------------
 
     def fma(self, a: Value, b: Value | float, c: Value | float) -> Value:
-        """a * b + c, rounded once."""
+        """a * b + c, rounded once (twice on a processor without the instruction)."""
         b, c = a.like(b), a.like(c)
+        if not self.module.fused:
+            return a * b + c
         return self.call(f"llvm.fma.{a.type.mangled}", a.type, a, b, c)
 
     def unary(self, name: str, a: Value) -> Value:

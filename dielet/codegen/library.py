@@ -86,7 +86,7 @@ def compile_kernels(keys: Iterable[KernelKey], target: Target, cache_dir: Path) 
 
 def kernel_unit(key: KernelKey, target: Target) -> Unit:
     def write() -> Module:
-        module = Module()
+        module = Module(target.fused)
         generate(module, target, key)
         return module
 

@@ -67,15 +67,24 @@ SYMBOLS = tuple(f"dielet_{name}" for name in ("run", "serve", "ring", "join", "s
 
 
 def worker_module(t: Target) -> Module:
-    module = Module()
+    module = Module(t.fused)
     run(module, t)
     serve(module, t)
     wake(module, "dielet_ring", stopping=False)
     join(module, t)
     wake(module, "dielet_stop", stopping=True)
     clock = module.function("dielet_clock", [], I64)
-    clock.ret(clock.call("llvm.readcyclecounter", I64))
+    clock.ret(ticks(clock, t))
     return module
+
+
+def ticks(k: Function, t: Target) -> Value:
+    """The steady counter that stamps are taken from: rdtsc, or CNTVCT_EL0 on ARM.
+
+    Without the fence a stamp may be read before the wait in front of it is over.
+    """
+    t.fence(k)
+    return k.call("llvm.readcyclecounter", I64)
 
 
 def rest(k: Function, t: Target, spins: Value, yield_address: Value) -> None:
@@ -108,7 +117,7 @@ def run(module: Module, t: Target) -> None:
                 again.until(progress.acquire(other * LINE_WORDS) >= value)
                 spins.value = spins.value + 1
                 rest(k, t, spins.value, yield_address)
-        stamps[i * 2] = k.call("llvm.readcyclecounter", I64)
+        stamps[i * 2] = ticks(k, t)
         pairs = k.pointer(piece[PIECE_OPERANDS], I64)
         with k.loop(piece[PIECE_N_OPERANDS]) as n:
             address = bases[pairs[n * 2]] + pairs[n * 2 + 1]
@@ -117,7 +126,7 @@ def run(module: Module, t: Target) -> None:
         params = k.pointer(piece[PIECE_PARAMS], I64).address
         part = [piece[word] for word in (PIECE_LO, PIECE_HI, PIECE_DEN)]
         k.call_pointer(kernel, k.result, operands.address, params, binding.address, *part)
-        stamps[i * 2 + 1] = k.call("llvm.readcyclecounter", I64)
+        stamps[i * 2 + 1] = ticks(k, t)
         progress.release(worker * LINE_WORDS, i + 1)
 
 
@@ -147,7 +156,7 @@ def serve(module: Module, t: Target) -> None:
             leave.value = k.i64(1)
             # A doorbell or stop may have come before the flag: then take the flag back. If it is
             # gone already, a wake-up is under way and must be received: leave all the same.
-            late = bell.acquire(BELL_COUNT).ne(seen.value) | bell.acquire(BELL_STOP).ne(0)
+            late = bell.ordered(BELL_COUNT).ne(seen.value) | bell.ordered(BELL_STOP).ne(0)
             with k.when(late):
                 leave.value = 1 - parked.exchange(0, k.i64(0))
             spins.value = k.i64(0)
@@ -167,7 +176,7 @@ def wake(module: Module, name: str, stopping: bool) -> None:
     mask = k.var(k.i64(0))
     with k.loop(MAX_WORKERS) as w:
         flag = bell.at(w * LINE_WORDS + BELL_PARKED)
-        with k.when(flag.acquire().ne(0)):
+        with k.when(flag.ordered().ne(0)):
             mask.value = mask.value | (flag.exchange(0, k.i64(0)) << w)
     k.ret(mask.value)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dielet.codegen import KernelKey
+from dielet.codegen import KernelKey, Target
 
-from .harness import SPLITS, call, from_bf16, padded, poisoned, relative
+from .harness import HOST, SPLITS, call, from_bf16, padded, poisoned, relative
 
 S = 512  # positions of the cache
 
@@ -31,6 +31,10 @@ def turned(x: np.ndarray, positions: np.ndarray, weight: np.ndarray | None, eps:
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("shares", SPLITS)
 def test_rotary(D: int, norm: bool, shares) -> None:
+    check_rotary(D, norm, shares)
+
+
+def check_rotary(D: int, norm: bool, shares=SPLITS[1], target: Target = HOST) -> None:
     heads, T, past, valid = 3, 16, 37, 13
     rng = np.random.default_rng(0)
     x = rng.standard_normal((T, heads * D)).astype(np.float32)
@@ -38,7 +42,8 @@ def test_rotary(D: int, norm: bool, shares) -> None:
     y = poisoned((T, heads * D), np.uint16)
     key = KernelKey.of("rotary", D=D, norm=norm, eps=1e-6, scale=0.125)
     operands = [x, *([weight] if norm else []), *tables(D), y]
-    call(key, operands, [heads, heads * D, heads * D], past=past, valid=valid, shares=shares)
+    params, binding = [heads, heads * D, heads * D], {"past": past, "valid": valid}
+    call(key, operands, params, **binding, shares=shares, target=target)
     want = turned(
         x.reshape(T, heads, D)[:valid], past + np.arange(valid), weight if norm else None, 1e-6
     )
@@ -48,8 +53,8 @@ def test_rotary(D: int, norm: bool, shares) -> None:
 class Cache:
     """K and V of some heads, every unwritten byte NaN."""
 
-    def __init__(self, heads: int, D: int, norm: bool = False) -> None:
-        self.heads, self.D = heads, D
+    def __init__(self, heads: int, D: int, norm: bool = False, target: Target = HOST) -> None:
+        self.heads, self.D, self.target = heads, D, target
         self.k = poisoned((heads, S // 32, D // 2, 32, 2), np.uint16)
         self.v = poisoned((heads, S // 2, D, 2), np.uint16)
         self.weight = np.random.default_rng(9).uniform(0.5, 1.5, D).astype(np.float32)
@@ -61,7 +66,8 @@ class Cache:
         key = KernelKey.of("kv_append", D=D, norm=self.norm, eps=1e-6)
         operands = [k, v, *([self.weight] if self.norm else []), *tables(D), self.k, self.v]
         params = [self.heads, self.heads * D, self.heads * D, self.k[0].nbytes]
-        call(key, operands, params, past=past, valid=valid, shares=shares)
+        binding = {"past": past, "valid": valid}
+        call(key, operands, params, **binding, shares=shares, target=self.target)
 
     def contents(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """K, V as float32 [heads, count, D]."""
@@ -91,9 +97,9 @@ def test_kv_append_in_any_steps(D: int, norm: bool) -> None:
     assert (cache.v[:, 50:].view(np.int16) == -1).all()
 
 
-def filled(heads: int, D: int, count: int) -> Cache:
+def filled(heads: int, D: int, count: int, target: Target = HOST) -> Cache:
     rng = np.random.default_rng(2)
-    cache = Cache(heads, D)
+    cache = Cache(heads, D, target=target)
     for past in range(0, count, 64):
         n = min(64, count - past)
         k, v = (rng.standard_normal((n, heads * D)).astype(np.float32) for _ in range(2))
@@ -105,7 +111,8 @@ def attend(cache: Cache, q: np.ndarray, G: int, T: int, past: int, valid: int, s
     y = poisoned((padded(T), cache.heads * G * cache.D))
     key = KernelKey.of("attention", D=cache.D, G=G, T=T, out="f32")
     params = [cache.heads, q.shape[1], y.shape[1], cache.k[0].nbytes]
-    call(key, [q, cache.k, cache.v, y], params, past=past, valid=valid, shares=shares)
+    binding = {"past": past, "valid": valid}
+    call(key, [q, cache.k, cache.v, y], params, **binding, shares=shares, target=cache.target)
     return y
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dielet.codegen import KernelKey
+from dielet.codegen import KernelKey, Target
 from dielet.formats.packed import WeightFormat, pack, unpack
 
-from .harness import SPLITS, call, from_bf16, padded, poisoned, quantised, relative, to_bf16
+from .harness import HOST, SPLITS, call, from_bf16, padded, poisoned, quantised, relative, to_bf16
 
 FORMATS = ["bf16", "int8g32", "int8g64", "int8g128m", "int8g32m", "int4g32", "int4g32m", "int4g128"]
 SHAPES = [(64, 128), (96, 2048), (40, 256)]
@@ -117,13 +117,17 @@ def test_a_row_has_the_same_bits_in_every_chunk_and_share(name: str) -> None:
 
 
 def test_the_extremes_of_the_integer_dot() -> None:
+    check_extremes(HOST)
+
+
+def check_extremes(target: Target) -> None:
     """Largest codes against largest activations, both signs: nothing saturates."""
     K, N = 128, 32
     fmt = WeightFormat("int8", 64)
     codes = np.where(np.arange(N)[:, None] % 2, 255, 0) * np.ones((1, K))
     packed = pack(fmt, codes.astype(np.uint8), np.ones((N, 2), np.float16))
     x = np.where(np.arange(16)[:, None] % 2, 127.0, -127.0) * np.ones((1, K))
-    y = apply("int8g64", packed, x.astype(np.float32), N, 16, 16)
+    y = apply("int8g64", packed, x.astype(np.float32), N, 16, 16, target=target)
     np.testing.assert_array_equal(y, x @ unpack(fmt, packed, N, K).T)
 
 
@@ -149,11 +153,15 @@ def test_a_bad_activation_does_not_vanish(name: str, bad: float) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_embed_gives_the_exact_rows(name: str) -> None:
+    check_embed(name, HOST)
+
+
+def check_embed(name: str, target: Target) -> None:
     N, K = 96, 256
     packed, w = weights(name, N, K)
     ids = np.array([0, 1, 31, 32, 95, 40, 40], np.int32)
     y = poisoned((16, K))
     fmt = WeightFormat.parse(name)
     key = KernelKey.of("embed", K=K, format=fmt.kind, group=fmt.group, minimum=fmt.minimum)
-    call(key, [packed, ids, y], [K], valid=len(ids), shares=SPLITS[2])
+    call(key, [packed, ids, y], [K], valid=len(ids), shares=SPLITS[2], target=target)
     np.testing.assert_array_equal(y[: len(ids)], w[ids].astype(np.float32))

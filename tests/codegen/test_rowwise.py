@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dielet.codegen import KernelKey
+from dielet.codegen import KernelKey, Target
 
-from .harness import SPLITS, call, from_bf16, poisoned, quantised, relative, to_bf16
+from .harness import HOST, SPLITS, call, from_bf16, poisoned, quantised, relative, to_bf16
 
 
 def outputs(out: str, rows: int, columns: int, group: int) -> list[np.ndarray]:
@@ -40,13 +40,24 @@ def check(out: str, results: list[np.ndarray], want: np.ndarray, group: int) -> 
 @pytest.mark.parametrize("out", ["f32", "bf16", "int8"])
 @pytest.mark.parametrize("shares", SPLITS)
 def test_rmsnorm(K: int, group: int, out: str, shares) -> None:
+    check_rmsnorm(K, group, out, shares)
+
+
+def check_rmsnorm(K: int, group: int, out: str, shares=SPLITS[1], target: Target = HOST) -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((16, K + 32)).astype(np.float32)
     weight = rng.uniform(0.5, 1.5, K).astype(np.float32)
     row0, valid = 16, 11
     results = outputs(out, 16, K, group)
     key = KernelKey.of("rmsnorm", K=K, eps=1e-5, out=out, group=group)
-    call(key, [x, weight, *results], [K + 32, K, row0, 16], valid=row0 + valid, shares=shares)
+    call(
+        key,
+        [x, weight, *results],
+        [K + 32, K, row0, 16],
+        valid=row0 + valid,
+        shares=shares,
+        target=target,
+    )
     rows = x[:valid, :K].astype(np.float64)
     want = rows / np.sqrt((rows**2).mean(-1, keepdims=True) + 1e-5) * weight
     check(out, results, want, group)
@@ -54,12 +65,16 @@ def test_rmsnorm(K: int, group: int, out: str, shares) -> None:
 
 @pytest.mark.parametrize("shares", SPLITS)
 def test_quantize_is_exact(shares) -> None:
+    check_quantize(HOST, shares)
+
+
+def check_quantize(target: Target, shares=SPLITS[1]) -> None:
     K, group = 256, 64
     x = np.random.default_rng(1).standard_normal((16, K)).astype(np.float32)
     x[2, :64], x[3] = 0, np.float32(1e-30)
     results = outputs("int8", 16, K, group)
     key = KernelKey.of("quantize", group=group)
-    call(key, [x, *results], [K, K, K, 4, 32, 16], valid=41, shares=shares)
+    call(key, [x, *results], [K, K, K, 4, 32, 16], valid=41, shares=shares, target=target)
     for got, want in zip(results, quantised(x, group), strict=True):
         np.testing.assert_array_equal(got[:9], want[:9])
     assert results[1][9:].view(np.int32).max() == -1  # rows beyond valid are not touched
@@ -89,6 +104,10 @@ def test_rows_that_a_command_owns(row0: int, valid: int, expected: int) -> None:
 @pytest.mark.parametrize("out", ["f32", "bf16", "int8"])
 @pytest.mark.parametrize("shares", SPLITS)
 def test_silu_mul(out: str, shares) -> None:
+    check_silu_mul(out, shares)
+
+
+def check_silu_mul(out: str, shares=SPLITS[1], target: Target = HOST) -> None:
     columns, group, valid = 192, 32, 13
     rng = np.random.default_rng(3)
     both = rng.standard_normal((16, 2 * columns)).astype(np.float32) * 4
@@ -97,21 +116,25 @@ def test_silu_mul(out: str, shares) -> None:
     results = outputs(out, 16, columns, group)
     key = KernelKey.of("silu_mul", out=out, group=group)
     params = [columns, 2 * columns, 2 * columns, columns, columns // group]
-    call(key, [gate, up, *results], params, valid=valid, shares=shares)
+    call(key, [gate, up, *results], params, valid=valid, shares=shares, target=target)
     g = gate[:valid].astype(np.float64)
     check(out, results, g / (1 + np.exp(-g)) * up[:valid], group)
 
 
 @pytest.mark.parametrize("columns", [1, 5, 16, 33, 1000])
 def test_select(columns: int) -> None:
+    check_select(columns, HOST)
+
+
+def check_select(columns: int, target: Target) -> None:
     rng = np.random.default_rng(columns)
     for _ in range(20):
         logits = rng.integers(-9, 9, columns).astype(np.float32)  # ties are common
         out = poisoned((4,), np.int32)
-        call(KernelKey.of("select"), [logits, out], [columns])
+        call(KernelKey.of("select"), [logits, out], [columns], target=target)
         assert out[:1].view(np.float32)[0] == logits.max()
         assert out[1:].tolist() == [int(logits.argmax()), 0, 0]
     logits[columns // 2] = np.nan
     logits[0] = np.inf
-    call(KernelKey.of("select"), [logits, out], [columns])
+    call(KernelKey.of("select"), [logits, out], [columns], target=target)
     assert out[2] == len({0, columns // 2})

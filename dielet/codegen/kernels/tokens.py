@@ -69,15 +69,15 @@ def _int_record(
 
 @dataclass(frozen=True)
 class Select:
-    """{largest logit, its lowest index, how many are not finite, 0}"""
+    """Per row {largest logit, its lowest index, how many are not finite, 0}."""
 
 
 def select(k: Kernel, t: Target, s: Select) -> None:
     logits, out = k.operand(F32), k.operand(I32)
-    columns = k.param()
-    first, last = k.share(k.i64(1))
-    with k.loop(first, last):
-        _select(k, t, logits, out, columns)
+    columns, x_stride, y_stride = (k.param() for _ in range(3))
+    first, last = k.share(k.valid)
+    with k.loop(first, last) as row:
+        _select(k, t, logits.at(row * x_stride), out.at(row * y_stride), columns)
 
 
 def _select(k: Kernel, t: Target, logits: Pointer, out: Pointer, columns: Value) -> None:

@@ -6,10 +6,14 @@ from dataclasses import replace
 
 import llvmlite.binding as llvm
 
+from dielet.codegen.targets.avx2 import AVX2
 from dielet.codegen.targets.avx512 import AVX512
 from dielet.codegen.targets.base import Target
+from dielet.codegen.targets.neon import NEON, NEON_BF16
+from dielet.codegen.targets.plain import PLAIN
 
-TARGETS: dict[str, Target] = {t.name: t for t in (AVX512,)}
+# The best first: a machine takes the first whose needs it meets.
+TARGETS: dict[str, Target] = {t.name: t for t in (AVX512, AVX2, NEON_BF16, NEON, PLAIN)}
 
 
 def host_target() -> Target:

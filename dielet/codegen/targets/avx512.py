@@ -17,6 +17,9 @@ class Avx512(Target):
     def dot4_small(self, k: Function, acc: Value, weight: Value, x: Value) -> Value:
         return self.dot4(k, acc, weight, x)
 
+    def from_f16(self, k: Function, bits: Value) -> Value:
+        return self.native_from_f16(bits)
+
     def dot2(self, k: Function, acc: Value, weight: Value, x: Value) -> Value:
         w, s = (v.bits(BF16.x(2 * self.lanes)) for v in (weight, x))
         return k.call("llvm.x86.avx512bf16.dpbf16ps.512", acc.type, acc, w, s)
@@ -40,7 +43,8 @@ AVX512 = Avx512(
     int_cols=2,
     bf16_unit=4,
     bf16_cols=2,
-    pause_text="call void @llvm.x86.sse2.pause()",
+    pause_hint=("llvm.x86.sse2.pause", None),
+    fence_hint=("llvm.x86.sse2.lfence", None),
     needs=("avx512f", "avx512bw", "avx512vl", "avx512vnni", "avx512bf16", "f16c", "fma"),
     tuning=",-prefer-256-bit",
 )

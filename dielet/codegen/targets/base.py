@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dielet.codegen.function import Function
-from dielet.codegen.values import F16, F32, I16, I32, Value
+from dielet.codegen.values import F16, F32, I16, I32, VOID, Value
 from dielet.formats.packed import PANEL
 
 
@@ -28,7 +28,9 @@ class Target:
     int_cols: int  # .. by this many vectors
     bf16_unit: int
     bf16_cols: int
-    pause_text: str = ""  # the intrinsic call by which a spinning core rests
+    fused: bool = True  # has a multiply-add that rounds once
+    pause_hint: tuple[str, int | None] = ("", None)  # intrinsics and their argument
+    fence_hint: tuple[str, int | None] = ("", None)
     needs: tuple[str, ...] = ()  # processor features without which it cannot run
     tuning: str = ""  # added to the features of the machine at hand
 
@@ -66,6 +68,16 @@ class Target:
 
     def from_f16(self, k: Function, bits: Value) -> Value:
         """float16 (as i16 bits) to float32, exactly, subnormals included."""
+        wide = bits.zext(I32)
+        floats = bits.type.of(F32)
+        # Shifted into place the exponent is 112 too small, which a multiplication makes good.
+        small = ((wide & 0x7FFF) << 13).bits(floats) * 2.0**112
+        special = (wide & 0x7C00).eq(0x7C00)
+        magnitude = small.bits(wide.type) | special.choose(wide.like(0x7F800000), 0)
+        return (magnitude | ((wide & 0x8000) << 16)).bits(floats)
+
+    def native_from_f16(self, bits: Value) -> Value:
+        """The same where there is an instruction for it."""
         return bits.bits(bits.type.of(F16)).fpext(F32)
 
     def from_bf16(self, k: Function, bits: Value) -> Value:
@@ -79,13 +91,18 @@ class Target:
         return x.ne(x).choose(quiet, rounded).trunc(I16)
 
     def pause(self, k: Function) -> None:
-        if self.pause_text:
-            k.module.declared.setdefault(self.pause_text, self.pause_declaration)
-            k.line(self.pause_text)
+        """Rest a moment in a loop that waits."""
+        self._hint(k, self.pause_hint)
 
-    @property
-    def pause_declaration(self) -> str:
-        return "declare " + self.pause_text.removeprefix("call ").replace("i32 1", "i32")
+    def fence(self, k: Function) -> None:
+        """Let what comes next begin only when what came before has finished."""
+        self._hint(k, self.fence_hint)
+
+    @staticmethod
+    def _hint(k: Function, hint: tuple[str, int | None]) -> None:
+        name, number = hint
+        if name:
+            k.call(name, VOID, *([] if number is None else [k.const(I32, number)]))
 
     def broadcast(self, scalar: Value) -> Value:
         return scalar.splat(self.lanes)
