@@ -86,7 +86,7 @@ def spec_from_config(config: Entries, name: str, more_eos: Iterable[int] = ()) -
             qk_norm=qwen,
             activation=config.get("hidden_act", str, "silu"),
             bos_id=bos[0] if bos else None,
-            eos_ids=tuple(sorted({*config.tokens("eos_token_id"), *more_eos})),
+            eos_ids=tuple(dict.fromkeys((*config.tokens("eos_token_id"), *more_eos))),
             name=name,
         )
     except DieletError as error:

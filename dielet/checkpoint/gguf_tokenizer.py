@@ -104,14 +104,14 @@ def tokenizer_json(metadata: Entries) -> bytes:
 
 
 def end_of_text_ids(metadata: Entries) -> tuple[int, ...]:
-    """Ids that end a text: those that the metadata names, and control tokens known to."""
-    ids: set[int] = set()
+    """Ids that end a text: those that the metadata names, then control tokens known to."""
+    ids: list[int] = []
     for key in ("eos_token_id", "eot_token_id", "eom_token_id"):
-        ids |= {*metadata.tokens(f"tokenizer.ggml.{key}")}
+        ids += metadata.tokens(f"tokenizer.ggml.{key}")
     if "tokenizer.ggml.tokens" in metadata.values:
         tokens, types = _tokens(metadata)
-        ids |= {i for i, t in enumerate(tokens) if t in _ENDINGS and types[i] == _CONTROL}
-    return tuple(sorted(ids))
+        ids += [i for i, t in enumerate(tokens) if t in _ENDINGS and types[i] == _CONTROL]
+    return tuple(dict.fromkeys(ids))
 
 
 def _tokens(metadata: Entries) -> tuple[list[str], list[int]]:

@@ -16,6 +16,7 @@ from dielet.errors import DamagedFile, MissingFile, Unsupported
 
 _INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"\w[\w.-]*\.safetensors", re.ASCII)
+_ID = re.compile(r"[0-9]{1,9}")
 _HEAD = "lm_head.weight"
 _IGNORED = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")  # buffers, not weights
 
@@ -83,38 +84,38 @@ def directory_spec(directory: Path) -> ModelSpec:
             "expected"
         )
     config = read_json(directory / "config.json")
-    eos: set[int] = set()
+    eos: tuple[int, ...] = ()
     if (directory / "generation_config.json").is_file():
-        eos |= {*read_json(directory / "generation_config.json").tokens("eos_token_id")}
-    eos |= _eos_of_tokenizer(directory)
+        eos = read_json(directory / "generation_config.json").tokens("eos_token_id")
+    eos += _eos_of_tokenizer(directory)
     return spec_from_config(config, directory.resolve().name, eos)
 
 
-def _eos_of_tokenizer(directory: Path) -> set[int]:
+def _eos_of_tokenizer(directory: Path) -> tuple[int, ...]:
     """The id of tokenizer_config.json's eos_token, which is a text or a description of one."""
     path = directory / "tokenizer_config.json"
     if not path.is_file():
-        return set()
+        return ()
     settings = read_json(path).values
     token = settings.get("eos_token")
     content = token.get("content") if isinstance(token, dict) else token
     if not isinstance(content, str):
-        return set()
+        return ()
     described = settings.get("added_tokens_decoder")
     for id_text, entry in described.items() if isinstance(described, dict) else ():
-        if isinstance(entry, dict) and entry.get("content") == content and id_text.isdecimal():
-            return {int(id_text)}
+        if isinstance(entry, dict) and entry.get("content") == content and _ID.fullmatch(id_text):
+            return (int(id_text),)
     if not (directory / "tokenizer.json").is_file():
-        return set()
+        return ()
     tokenizer = read_json(directory / "tokenizer.json").values
     added = tokenizer.get("added_tokens")
     for entry in added if isinstance(added, list) else ():
         if isinstance(entry, dict) and entry.get("content") == content:
-            return {entry["id"]} if type(entry.get("id")) is int else set()
+            return (entry["id"],) if type(entry.get("id")) is int else ()
     model = tokenizer.get("model")
     vocab = model.get("vocab") if isinstance(model, dict) else None
     found = vocab.get(content) if isinstance(vocab, dict) else None
-    return {found} if type(found) is int else set()
+    return (found,) if type(found) is int else ()
 
 
 def directory_files(directory: Path) -> dict[str, bytes]:

@@ -67,6 +67,8 @@ def _is_gguf(path: Path) -> bool:
 def _locate(source: str | Path, wanted: list[str]) -> Path:
     """The path of `source`, which may be a hub id; what is in the hub's cache is not fetched."""
     path = Path(source).expanduser()
+    if path.name == "config.json":  # its siblings say more about the model
+        path = path.parent
     if path.exists():
         return path
     if not isinstance(source, str) or not _HUB_ID.fullmatch(source):

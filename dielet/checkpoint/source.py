@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dielet.checkpoint.filemap import FileMap
+from dielet.errors import NumericError
 from dielet.formats.ggml import BlockType, Codes, dequantize, exact_codes
 from dielet.formats.packed import WeightFormat
 
@@ -52,7 +53,10 @@ class Source(ABC):
         """Rows lo..hi-1: a fresh float32 [hi - lo, K]."""
 
     def blocks(self, lo: int, hi: int, fmt: WeightFormat | None = None) -> Codes:
-        """Rows lo..hi-1 as they are, in `fmt` (default `exact_format`), for `packed.pack`."""
+        """Rows lo..hi-1 as they are, in `fmt` (default `exact_format`), for `packed.pack`.
+
+        Raises NumericError where weights, scales or minima are NaN or infinite.
+        """
         raise AssertionError(f"{self.name} has no exact format")
 
     def array(self) -> NDArray[np.float32]:
@@ -116,6 +120,9 @@ class FileTensor(Source):
         if codes.scale is None:  # still the file's own bytes
             codes = Codes(codes.values.copy())
         self._done(lo, hi)
+        for part in codes:
+            if part is not None and part.dtype != np.uint8:
+                _check_finite(part, f"{self.name} rows {lo}..{hi - 1}")
         return codes
 
     def samples(self) -> bytes:
@@ -135,3 +142,13 @@ class FileTensor(Source):
             self._done(lo, hi)
             other._done(lo, hi)
         return True
+
+
+def _check_finite(numbers: NDArray[np.float16] | NDArray[np.uint16], where: str) -> None:
+    """numbers: float16, or bfloat16 as uint16."""
+    exponent, what = (0x7F80, "weights") if numbers.dtype == np.uint16 else (0x7C00, "scales")
+    bad = int(np.count_nonzero((numbers.view(np.uint16) & exponent) == exponent))
+    if bad:
+        raise NumericError(
+            f"{where}: {bad} of {numbers.size} {what} are NaN or infinite; the file is damaged"
+        )

@@ -29,7 +29,8 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """A decoder-only model.  Sizes are elements; raises UsageError or Unsupported when built wrong.
 
     rope_scaling is None, or a dict whose `rope_type` says how its other entries are meant
-    (see `rope.py`).  eos_ids are united from every source.
+    (see `rope.py`).  eos_ids are united from every source,
+    the one that the checkpoint itself names first.
     """
 
     model_type: str

@@ -5,11 +5,13 @@ import json
 import gguf
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dielet.checkpoint import open_checkpoint, open_config
 from dielet.checkpoint.gguf_file import GgufFile
 from dielet.checkpoint.names import HEAD
-from dielet.errors import DamagedFile, Unsupported
+from dielet.errors import DamagedFile, DieletError, Unsupported
 from tests import data
 
 from .make import gguf_file, hugging_face, spec, weights
@@ -117,6 +119,43 @@ def test_metadata_that_makes_no_sense_is_named(tmp_path, metadata, message):
     assert str(error.value).startswith(str(tmp_path / "m.gguf"))
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> bytes:
+    """A good file with a small tokenizer."""
+    one = spec(vocab=256)
+    path = tmp_path_factory.mktemp("whole") / "m.gguf"
+    tokens = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": [chr(i + 192) for i in range(256)],
+        "tokenizer.ggml.token_type": [1] * 254 + [3, 4],
+        "tokenizer.ggml.merges": [f"{chr(192)} {chr(193)}"],
+        "tokenizer.ggml.eos_token_id": 254,
+        "tokenizer.chat_template": "{{ messages }}",
+    }
+    tokens["tokenizer.ggml.tokens"][200] = chr(192) + chr(193)
+    return gguf_file(path, one, weights(one), metadata=tokens).read_bytes()
+
+
+@given(changes=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=3))
+@settings(max_examples=150, deadline=None)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_changed_bytes_give_a_checkpoint_or_one_line(tmp_path_factory, whole, changes):
+    path = tmp_path_factory.getbasetemp() / "mutated.gguf"
+    mutated = bytearray(whole)
+    for place, value in changes:
+        mutated[int(place * 8000)] = value  # the metadata and the directory
+    path.write_bytes(mutated)
+    try:
+        checkpoint = open_checkpoint(path)
+        checkpoint.tokenizer_files()
+        checkpoint.spec.rotary_frequencies()
+        for name in checkpoint.names():
+            checkpoint.tensor(name).rows(0, 1)
+    except DieletError as error:
+        assert "\n" not in str(error) and str(path) in str(error)
+
+
 def test_sizes_may_be_given_per_layer_if_all_are_equal(tmp_path):
     metadata = {"llama.attention.head_count_kv": [2, 2], "llama.feed_forward_length": [96, 96]}
     assert opened(tmp_path, metadata).spec.kv_heads == 2
@@ -157,7 +196,7 @@ def test_smollm2_is_read_to_the_bit():
     assert (one.model_type, one.hidden, one.layers, one.heads) == ("llama", 576, 30, 9)
     assert (one.kv_heads, one.head_dim, one.intermediate, one.vocab) == (3, 64, 1536, 49152)
     assert (one.norm_eps, one.rope_theta, one.max_position) == (1e-5, 1e5, 8192)
-    assert one.tied and one.eos_ids == (0, 2) and one.bos_id == 1
+    assert one.tied and one.eos_ids == (2, 0) and one.bos_id == 1
     reference = {t.name: t for t in gguf.GGUFReader(path).tensors}
     for name in checkpoint.names()[:12]:
         tensor = checkpoint.tensor(name)

@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from dielet.checkpoint import open_checkpoint, open_config
 from dielet.checkpoint.names import HEAD, tensor_shapes
-from dielet.errors import DamagedFile, MissingFile, Unsupported
+from dielet.errors import DamagedFile, DieletError, MissingFile, Unsupported
 
 from .make import config, hugging_face, spec, weights
 
@@ -122,6 +124,35 @@ def test_a_configuration_that_makes_no_sense_is_named(tmp_path, changes, message
     with pytest.raises(DamagedFile, match=message) as error:
         open_checkpoint(save(tmp_path, **changes))
     assert str(error.value).startswith(str(tmp_path / "config.json"))
+
+
+ANYTHING = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-5, 1 << 70),
+        st.floats(),
+        st.text(max_size=4),
+        st.sampled_from(["linear", "yarn", "llama3", "default"]),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["rope_type", "type", "factor", "rope_theta"]), inner),
+    ),
+    max_leaves=6,
+)
+KEYS = [*config(spec()), "rope_scaling", "rope_parameters", "layer_types", "eos_token_id"]
+
+
+@given(changes=st.dictionaries(st.sampled_from(KEYS), ANYTHING, max_size=3))
+@settings(max_examples=300, deadline=None)
+def test_any_configuration_gives_a_spec_or_one_line(tmp_path_factory, changes):
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    path.write_text(json.dumps({**config(spec()), **changes}))
+    try:
+        open_config(path).rotary_frequencies()
+    except DieletError as error:
+        assert str(error).startswith(str(path)) and "\n" not in str(error)
 
 
 def test_absurd_sizes_name_the_file(tmp_path):
