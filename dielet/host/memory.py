@@ -1,4 +1,4 @@
-"""The host's address spaces: mapped files, and anonymous memory that costs nothing until touched."""
+"""The host's address spaces: mapped files, and anonymous memory that is free until touched."""
 
 from __future__ import annotations
 

@@ -204,6 +204,7 @@ class _Writer:
             max_seq_len=plan.max_seq_len,
             prefill_chunk=plan.prefill_chunk,
             kv_ladder=plan.ladder,
+            batch_sizes=plan.batch_sizes,
             tied=plan.spec.tied,
             eos_ids=self.checkpoint.eos_ids,
             programs=tuple(_summary(p) for p in plan.programs),

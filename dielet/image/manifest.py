@@ -51,6 +51,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     max_seq_len: int
     prefill_chunk: int
     kv_ladder: tuple[int, ...]
+    batch_sizes: tuple[int, ...]
     tied: bool
     eos_ids: tuple[int, ...]
     programs: tuple[ProgramSummary, ...]

@@ -11,6 +11,7 @@ from dielet.formats.packed import GROUPS
 from dielet.program.select import ladder
 
 WEIGHTS = ("bf16", "int8", "int4")
+MAX_BATCH = 64
 CHUNK_UNIT = 16  # rows: kernels work on tiles of the chunk
 
 
@@ -21,7 +22,9 @@ class CompileOptions:
     chiplets: parts that the model is divided into.  group: weights that share a scale.
     max_seq_len: longest sequence, in tokens; a multiple of 32.  prefill_chunk: tokens per prefill
     program.  kv_ladder: KV capacities with a program each; the last one is max_seq_len.
-    layers: compile only the first so many.  random_weights: a seed, instead of a checkpoint's.
+    batch_sizes: sequences that one decode program takes, each with programs of its own; 1 is
+    always among them.  layers: compile only the first so many.  random_weights: a seed, instead
+    of a checkpoint's.
     """
 
     device: str = "host"
@@ -31,6 +34,7 @@ class CompileOptions:
     max_seq_len: int | None = None
     prefill_chunk: int = 128
     kv_ladder: tuple[int, ...] | None = None
+    batch_sizes: tuple[int, ...] = (1,)
     layers: int | None = None
     random_weights: int | None = None
 
@@ -49,6 +53,8 @@ class CompileOptions:
             )
         if self.random_weights is not None and self.random_weights < 0:
             raise UsageError(f"random_weights seed {self.random_weights} must not be negative")
+        if not self.batch_sizes or any(not 1 <= size <= MAX_BATCH for size in self.batch_sizes):
+            raise UsageError(f"batch_sizes {self.batch_sizes}: each must be from 1 to {MAX_BATCH}")
         if self.kv_ladder is not None:
             _check_ladder(self.kv_ladder, self.max_seq_len)
 
@@ -77,6 +83,9 @@ class CompileOptions:
         if asked % 32:
             raise UsageError(f"max_seq_len {asked} must be a multiple of 32; use {asked & -32}")
         return asked
+
+    def resolved_batch_sizes(self) -> tuple[int, ...]:
+        return tuple(sorted({1, *self.batch_sizes}))
 
     def resolved_ladder(self, max_seq_len: int) -> tuple[int, ...]:
         return self.kv_ladder or ladder(max_seq_len)

@@ -21,6 +21,8 @@ from dielet.partition import Division, divide
 from dielet.program import KvLayout, Placement, Program, Shape, WeightPlan, lower, plan_weights
 from dielet.program.sync import synchronise
 
+HEAD_ROWS = 16  # tokens whose logits one pass can give, for checking several guesses at once
+
 
 @dataclass(frozen=True)
 class ModelPlan:
@@ -33,6 +35,7 @@ class ModelPlan:
     max_seq_len: int
     prefill_chunk: int
     ladder: tuple[int, ...]
+    batch_sizes: tuple[int, ...]
     formats: Mapping[str, WeightFormat]
     decoder: WeightPlan
     head: WeightPlan
@@ -82,12 +85,15 @@ def plan_model(
     chiplets = options.chiplets or device.chiplets
     max_seq_len = options.resolved_max_seq_len(spec.max_position)
     ladder = options.resolved_ladder(max_seq_len)
-    decode_graph, head_graph = fuse(build_decoder(spec, 1)), fuse(build_head(spec))
-    formats, weights = _formats(spec, tensors, decode_graph, options)
+    formats, weights = _formats(spec, tensors, fuse(build_decoder(spec, 1)), options)
     embedding = formats[EMBEDDING]
 
-    decode = _divided(decode_graph, formats, device, chiplets)
-    head = _divided(head_graph, formats, device, chiplets)
+    def divided(graph: Graph) -> Division:
+        typed = assign_formats(fuse(graph), formats)
+        verify_graph(typed)
+        return divide(typed, device.partition, chiplets)
+
+    decode, head = divided(build_decoder(spec, 1)), divided(build_head(spec))
     tied = frozenset({HEAD_PARAMETER}) if spec.tied else frozenset[str]()
     decoder_weights = plan_weights(decode, formats, "weights", frozenset())
     head_weights = plan_weights(head, formats, "head", tied)
@@ -95,14 +101,15 @@ def plan_model(
     kv = KvLayout.of(spec, max_seq_len)
 
     chunk = options.prefill_chunk
-    prefill_graph = fuse(build_decoder(spec, chunk))
-    prefill = _divided(prefill_graph, formats, device, chiplets)
-    placement = Placement(decoder_weights, kv)
-    programs = [
-        *_rungs(prefill, Shape("prefill", chunk), ladder, device, placement),
-        *_rungs(decode, Shape("decode", 1), ladder, device, placement),
-        synchronise(lower(head, Shape("head", 1), device, Placement(head_weights, kv, table))),
-    ]
+    batch_sizes = options.resolved_batch_sizes()
+    placement, head_placement = Placement(decoder_weights, kv), Placement(head_weights, kv, table)
+    programs: list[Program] = []
+    for shape in (Shape("prefill", chunk), *(Shape("decode", size) for size in batch_sizes)):
+        division = divided(build_decoder(spec, shape.tokens))
+        programs += _rungs(division, shape, ladder, device, placement)
+    for rows in sorted({*batch_sizes, HEAD_ROWS}):
+        division = divided(build_head(spec, rows))
+        programs.append(synchronise(lower(division, Shape("head", rows), device, head_placement)))
     return ModelPlan(
         spec=spec,
         device=device,
@@ -111,6 +118,7 @@ def plan_model(
         max_seq_len=max_seq_len,
         prefill_chunk=chunk,
         ladder=ladder,
+        batch_sizes=batch_sizes,
         formats=formats,
         decoder=decoder_weights,
         head=head_weights,
@@ -135,14 +143,6 @@ def _formats(
         else choose_format(HEAD_PARAMETER, tensors[HEAD_PARAMETER], weights, group, table=True)
     )
     return formats, weights
-
-
-def _divided(
-    graph: Graph, formats: Mapping[str, WeightFormat], device: Device, chiplets: int
-) -> Division:
-    typed = assign_formats(graph, formats)
-    verify_graph(typed)
-    return divide(typed, device.partition, chiplets)
 
 
 def _table_plan(head: Division, formats: Mapping[str, WeightFormat]) -> WeightPlan:

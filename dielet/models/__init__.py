@@ -27,9 +27,9 @@ def build_decoder(spec: ModelSpec, rows: int) -> Graph:
     return g.finish()
 
 
-def build_head(spec: ModelSpec) -> Graph:
-    """The final norm and the head for one token: hidden [1, hidden] -> logits [1, vocab]."""
-    g = GraphBuilder(1)
+def build_head(spec: ModelSpec, rows: int = 1) -> Graph:
+    """The final norm and the head: hidden [rows, hidden] -> logits [rows, vocab]."""
+    g = GraphBuilder(rows)
     x = g.rmsnorm(g.input("hidden_out", spec.hidden), "model.model.norm", spec.norm_eps)
     g.linear(x, "model.lm_head", spec.vocab)
     return g.finish()

@@ -10,6 +10,8 @@ from dielet.program.commands.entry import ITEM_SIZE
 from dielet.program.memory import Arena, aligned
 from dielet.program.types import Operand, Region
 
+ROW_TILE = 16
+
 
 @dataclass(frozen=True)
 class Part:
@@ -50,12 +52,13 @@ def make_buffer(space: str, arena: Arena, rows: int, columns: int, fmt: str) -> 
     """Take room for a value in number format `fmt`: f32, bf16 or int8g<group>."""
     width = aligned(columns, PANEL)
     group = activation_group(fmt)
+    room = 1 if rows == 1 else aligned(rows, ROW_TILE)  # kernels work on tiles of rows
     if not group:
-        return Buffer(space, rows, columns, {"": _part(arena, rows, width, fmt, 1)})
+        return Buffer(space, rows, columns, {"": _part(arena, room, width, fmt, 1)})
     parts = {
-        "": _part(arena, rows, width, "s8", 1),
-        "_scale": _part(arena, rows, width, "f32", group),
-        "_sum": _part(arena, rows, width, "i32", group),
+        "": _part(arena, room, width, "s8", 1),
+        "_scale": _part(arena, room, width, "f32", group),
+        "_sum": _part(arena, room, width, "i32", group),
     }
     return Buffer(space, rows, columns, parts)
 

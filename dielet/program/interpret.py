@@ -43,7 +43,7 @@ def interpret(program: Program, memory: Memory, run: Run, order: Order = as_earl
     Raises InternalError if the waits can never be met.
     """
     for number in schedule(program, order):
-        execute(program.commands[number], memory, run)
+        execute(program.commands[number], memory, run, program.sizes["kv"])
 
 
 def schedule(program: Program, order: Order) -> list[int]:
@@ -68,9 +68,11 @@ def schedule(program: Program, order: Order) -> list[int]:
     return done
 
 
-def execute(command: Command, memory: Memory, run: Run) -> None:
-    """One command's meaning on `memory`."""
+def execute(command: Command, memory: Memory, run: Run, kv_bytes: int) -> None:
+    """One command's meaning on `memory`, whose `kv` holds caches of `kv_bytes` side by side."""
     views = {operand.role: view(operand, memory) for operand in command.operands}
+    caches = [operand for operand in command.operands if operand.region.space == "kv"]
+    views |= {operand.role: sequences(operand, memory, kv_bytes) for operand in caches}
     ENTRIES[command.kind].meaning(command, views, run)
 
 
@@ -83,4 +85,13 @@ def view(operand: Operand, memory: Memory) -> NDArray[np.generic]:
     dtype = np.dtype(NUMPY[operand.dtype])
     return np.ndarray(
         (region.rows, region.width // size), dtype, flat.data, 0, (region.stride, size)
+    )
+
+
+def sequences(operand: Operand, memory: Memory, kv_bytes: int) -> NDArray[np.generic]:
+    """The operand in the cache of every sequence: [sequences, heads, columns]."""
+    one = view(operand, memory)
+    count = len(memory["kv"]) // kv_bytes
+    return np.lib.stride_tricks.as_strided(
+        one, (count, *one.shape), (kv_bytes, *one.strides), writeable=True
     )

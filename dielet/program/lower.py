@@ -8,7 +8,7 @@ from dielet.devices import Device
 from dielet.formats.packed import PANEL, WeightFormat
 from dielet.graph import Node, activation_group
 from dielet.partition import Cut, Division
-from dielet.program.buffers import Buffer, make_buffer
+from dielet.program.buffers import ROW_TILE, Buffer, make_buffer
 from dielet.program.commands import ENTRIES
 from dielet.program.memory import LINE, Arena, KvLayout, Share, WeightPlan, aligned
 from dielet.program.types import Attr, Command, Operand, Phase, Program, Queue, Region
@@ -152,7 +152,7 @@ class _Lowering:
             "format": fmt.kind,
             "group": fmt.group,
             "minimum": fmt.minimum,
-            "T": self.graph.rows,
+            "T": self._row_class(),
             "residual": len(node.inputs) == 2,
             "bias": False,
         }
@@ -211,7 +211,13 @@ class _Lowering:
         self, number: int, node: Node, axis: str, chiplet: int, lo: int, hi: int
     ) -> tuple[dict[str, Attr], list[Operand]]:
         D, G = self._head_shape(node)
-        attrs: dict[str, Attr] = {"D": D, "G": G, "T": self.graph.rows, "out": node.attrs["out"]}
+        attrs: dict[str, Attr] = {
+            "D": D,
+            "G": G,
+            "T": self._row_class(),
+            "out": node.attrs["out"],
+            "batch": self._batch(),
+        }
         operands = [
             *self._part(node.inputs[0], "q", lo * G * D, hi * G * D),
             *self._cache(node, lo, hi),
@@ -239,16 +245,25 @@ class _Lowering:
         group = self._next_group()
         for chiplet, (lo, hi) in enumerate(self.division.cuts[self.graph.output].ranges):
             if lo < hi:
-                offset = self.io.take(LINE)
-                region = Region("io", offset, 1, LINE, 16)
-                logits = self._part(self.graph.output, "x", lo, hi)
+                rows = self.graph.rows
+                region = Region("io", self.io.take(rows * LINE), rows, LINE, 16)
+                logits = self._part(self.graph.output, "x", lo, hi)[0].region
                 width = 4 * (min(hi, self.graph.nodes[-1].columns) - lo)
-                exact = Region("io", logits[0].region.offset, 1, logits[0].region.stride, width)
+                exact = Region("io", logits.offset, rows, logits.stride, width)
                 operands = [Operand("x", exact, "f32"), Operand("y", region, "i32")]
                 self.outside[f"select.{chiplet}"] = region
                 self._add("select", chiplet, "select", group, {"first_column": lo}, operands)
 
     # Pieces that several ops share.
+
+    def _batch(self) -> bool:
+        """Whether rows are the next tokens of as many sequences, not of one."""
+        return self.shape.phase == "decode" and self.shape.tokens > 1
+
+    def _row_class(self) -> int:
+        """Row counts that share kernels: one, up to a tile, and the chunk."""
+        rows = self.graph.rows
+        return rows if rows == 1 else max(rows, ROW_TILE)
 
     def _weights(self, parameter: str, chiplet: int) -> tuple[Share, Region]:
         plan = self.placement.plan_for(parameter)
@@ -279,7 +294,13 @@ class _Lowering:
         ]
         if node.params:
             operands.append(Operand("norm", self._weights(node.params[0], 0)[1], "f32"))
-        return {"D": D, "norm": bool(node.params), "eps": float(node.attrs["eps"])}, operands
+        attrs: dict[str, Attr] = {
+            "D": D,
+            "norm": bool(node.params),
+            "eps": float(node.attrs["eps"]),
+            "batch": self._batch(),
+        }
+        return attrs, operands
 
     def _head_shape(self, node: Node) -> tuple[int, int]:
         heads, kv_heads = int(node.attrs["heads"]), int(node.attrs["kv_heads"])

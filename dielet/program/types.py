@@ -40,8 +40,10 @@ class Region(msgspec.Struct, frozen=True, array_like=True):
         """Whether the two share a byte; exact for equal strides, cautious otherwise."""
         if self.space != other.space or self.offset >= other.end or other.offset >= self.end:
             return False
+        if self.rows == 1 and other.rows == 1:
+            return True
         stride = self.stride if self.rows > 1 else other.stride  # one row has no stride of its own
-        if stride != other.stride and other.rows > 1:
+        if (other.rows > 1 and other.stride != stride) or max(self.width, other.width) > stride:
             return True
         return _rows_overlap(self, other, stride)
 

@@ -131,10 +131,10 @@ def check_select(columns: int, target: Target) -> None:
     for _ in range(20):
         logits = rng.integers(-9, 9, columns).astype(np.float32)  # ties are common
         out = poisoned((4,), np.int32)
-        call(KernelKey.of("select"), [logits, out], [columns], target=target)
+        call(KernelKey.of("select"), [logits, out], [columns, columns, 4], target=target)
         assert out[:1].view(np.float32)[0] == logits.max()
         assert out[1:].tolist() == [int(logits.argmax()), 0, 0]
     logits[columns // 2] = np.nan
     logits[0] = np.inf
-    call(KernelKey.of("select"), [logits, out], [columns], target=target)
+    call(KernelKey.of("select"), [logits, out], [columns, columns, 4], target=target)
     assert out[2] == len({0, columns // 2})

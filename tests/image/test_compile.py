@@ -42,6 +42,7 @@ def test_the_five_artefacts_and_the_manifest(tmp_path: Path) -> None:
         "decode_1_kv64",
         "decode_1_kv128",
         "head_1",
+        "head_16",
     ]
     assert np.load(files.path / "cos_weight.npy").shape == (128, 16)
 

@@ -59,7 +59,7 @@ def test_kernels_agree_with_meanings(
         for command in program.commands:
             seen.add(command.kind)
             by_kernel = run_kernel(library.address(kernel_key(command)), command, memory, past, n)
-            execute(command, memory, Run(past, n))
+            execute(command, memory, Run(past, n), program.sizes["kv"])
             compare(command, by_kernel, memory, n)
         assert addresses == {space: address(bytes_) for space, bytes_ in memory.items()}
 

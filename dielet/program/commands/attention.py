@@ -26,13 +26,13 @@ class Rotary(Entry):
     engine = "general"
     reads = "x norm? cos sin"
     writes = "y"
-    static = ("D", "norm", "eps", "scale")
+    static = ("D", "norm", "eps", "scale", "batch")
 
     def meaning(self, c: Command, v: Values, run: Run) -> None:
         x = _heads(v["x"], run.valid, int(c.attrs["D"]))
         if c.attrs["norm"]:
             x = rms_normed(x, v["norm"][0], float(c.attrs["eps"]))
-        at = slice(run.past, run.past + run.valid)
+        at = run.positions(bool(c.attrs["batch"]))
         y = rotated(x, v["cos"][at], v["sin"][at]) * np.float32(c.attrs["scale"])
         v["y"][: run.valid] = to_bf16(y.reshape(run.valid, -1))
 
@@ -45,7 +45,8 @@ class Rotary(Entry):
 
 @command
 class KvAppend(Entry):
-    """Write rotated (and normed) keys and values of this chunk at positions past ... past+valid.
+    """Write rotated (and normed) keys and values at the rows' positions: past ... past+valid of
+    one sequence, or of a batch the next position of each row's own.
 
     A value written at an even position clears its odd partner, so half a pair is never stale.
     """
@@ -54,22 +55,25 @@ class KvAppend(Entry):
     engine = "general"
     reads = "k v norm? cos sin"
     writes = "k_cache v_cache"
-    static = ("D", "norm", "eps")
+    static = ("D", "norm", "eps", "batch")
 
     def meaning(self, c: Command, v: Values, run: Run) -> None:
-        D = int(c.attrs["D"])
+        D, batch = int(c.attrs["D"]), bool(c.attrs["batch"])
         k, value = _heads(v["k"], run.valid, D), _heads(v["v"], run.valid, D)
         if c.attrs["norm"]:
             k = rms_normed(k, v["norm"][0], float(c.attrs["eps"]))
-        at = np.arange(run.past, run.past + run.valid)
+        at = run.positions(batch)
         k_bits = to_bf16(rotated(k, v["cos"][at], v["sin"][at]))
         v_bits = to_bf16(value)
-        for head in range(k.shape[1]):
-            panels = keys(v["k_cache"][head], D)
-            panels[at // PANEL, at % PANEL] = k_bits[:, head].reshape(run.valid, D // 2, 2)
-            pairs = v["v_cache"][head].reshape(-1, D, 2)
-            pairs[at[-1] // 2, :, 1] = 0
-            pairs[at // 2, :, at % 2] = v_bits[:, head]
+        for row, head in np.ndindex(k.shape[:2]):
+            position = int(at[row])
+            sequence = row if batch else 0
+            panels = keys(v["k_cache"][sequence, head], D)
+            panels[position // PANEL, position % PANEL] = k_bits[row, head].reshape(-1, 2)
+            pairs = v["v_cache"][sequence, head].reshape(-1, D, 2)
+            if position % 2 == 0:
+                pairs[position // 2, :, 1] = 0
+            pairs[position // 2, :, position % 2] = v_bits[row, head]
 
     def params(self, c: Command) -> tuple[int, ...]:
         heads = columns(c, "k") // int(c.attrs["D"])
@@ -81,7 +85,7 @@ class KvAppend(Entry):
 
 @command
 class Attention(Entry):
-    """y = softmax(q . k^T) . v over the cache, causal: row t sees positions 0 ... past + t.
+    """y = softmax(q . k^T) . v over the cache, causal: a row sees the positions up to its own.
 
     q is already scaled by log2(e)/sqrt(D), so that the softmax is 2^s / sum 2^s.
     """
@@ -90,21 +94,25 @@ class Attention(Entry):
     engine = "neural"
     reads = "q k_cache v_cache"
     writes = "y"
-    static = ("D", "G", "T", "out")
+    static = ("D", "G", "T", "out", "batch")
     tolerance = 2**-8  # kernels may round the probabilities to bf16
 
     def meaning(self, c: Command, v: Values, run: Run) -> None:
         D, G = int(c.attrs["D"]), int(c.attrs["G"])
         q = from_bf16(_heads(v["q"], run.valid, D))
-        end = run.past + run.valid
-        seen = np.arange(end)[None, :] <= run.past + np.arange(run.valid)[:, None]
+        batch = bool(c.attrs["batch"])
+        ends = run.positions(batch) + 1
         y = np.empty_like(q)
-        for head in range(q.shape[1]):
-            k = read_keys(v["k_cache"][head // G], D)[:end]
-            values = read_values(v["v_cache"][head // G], D)[:end]
-            s = np.where(seen, q[:, head] @ k.T, -np.inf)
-            p = np.exp2(s - s.max(-1, keepdims=True))
-            y[:, head] = p @ values / p.sum(-1, keepdims=True)
+        # Rows that share a cache go together: all of a chunk, or one of a batch.
+        for rows in ([row] for row in range(run.valid)) if batch else ([*range(run.valid)],):
+            sequence, end = rows[0] if batch else 0, int(ends[rows[-1]])
+            seen = np.arange(end)[None, :] < ends[rows][:, None]
+            for head in range(q.shape[1]):
+                k = read_keys(v["k_cache"][sequence, head // G], D)[:end]
+                values = read_values(v["v_cache"][sequence, head // G], D)[:end]
+                s = np.where(seen, q[rows, head] @ k.T, -np.inf)
+                p = np.exp2(s - s.max(-1, keepdims=True))
+                y[rows, head] = p @ values / p.sum(-1, keepdims=True)
         store(v, run.valid, y.reshape(run.valid, -1), str(c.attrs["out"]), 0)
 
     def params(self, c: Command) -> tuple[int, ...]:

@@ -98,7 +98,7 @@ class SiluMul(Entry):
 
 @command
 class Select(Entry):
-    """out = (largest logit, its lowest column, how many are not finite, 0), as 32-bit words."""
+    """y = (largest logit, its lowest column, how many are not finite, 0) per row, 32-bit words."""
 
     kind = "select"
     engine = "general"
@@ -107,14 +107,15 @@ class Select(Entry):
     static = ()
 
     def meaning(self, c: Command, v: Values, run: Run) -> None:
-        x = v["x"][0]
-        bad = int(np.count_nonzero(~np.isfinite(x)))
-        best = int(np.argmax(np.where(np.isnan(x), -np.inf, x)))
-        v["y"][0, 0] = x[best : best + 1].view(np.int32)[0]
-        v["y"][0, 1:] = best, bad, 0
+        for row in range(run.valid):
+            x = v["x"][row]
+            bad = int(np.count_nonzero(~np.isfinite(x)))
+            best = int(np.argmax(np.where(np.isnan(x), -np.inf, x)))
+            v["y"][row, 0] = x[best : best + 1].view(np.int32)[0]
+            v["y"][row, 1:] = best, bad, 0
 
     def params(self, c: Command) -> tuple[int, ...]:
-        return (columns(c, "x"),)
+        return columns(c, "x"), stride(c, "x"), stride(c, "y")
 
 
 def _rows(c: Command) -> tuple[int, int]:

@@ -27,6 +27,13 @@ class Run:
 
     past: int
     valid: int
+    pasts: tuple[int, ...] = ()  # of a batch: tokens already in each row's own cache
+
+    def positions(self, batch: bool) -> NDArray[np.int64]:
+        """Where each real row stands in its sequence."""
+        if batch:
+            return np.array(self.pasts[: self.valid], np.int64)
+        return np.arange(self.past, self.past + self.valid)
 
 
 class Entry:
