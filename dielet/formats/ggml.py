@@ -145,6 +145,7 @@ _TYPES = (
     BlockType("Q5_0", 6, 32, 22, codes=_q5_0, zero=16, exact=("int8g32",)),
     BlockType("Q5_1", 7, 32, 24, codes=_q5_1, exact=("int8g32m",)),
     BlockType("Q8_0", 8, 32, 34, codes=_q8_0, zero=128, exact=("int8g32",)),
+    # scales of K-quants are products of two numbers, which no float16 holds: never exact
     BlockType("Q4_K", 12, 256, 144, decode=_q4_k),
     BlockType("Q5_K", 13, 256, 176, decode=_q5_k),
     BlockType("Q6_K", 14, 256, 210, decode=_q6_k),
