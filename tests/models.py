@@ -61,12 +61,12 @@ class Bench:
     """A compiled model with memory of its own, for running programs by their meanings."""
 
     files: ModelFiles
-    kv: NDArray[np.uint8]
+    kv: NDArray[np.uint8]  # the caches of all sequences, one after the other
 
     @staticmethod
-    def of(files: ModelFiles) -> Bench:
+    def of(files: ModelFiles, sequences: int = 1) -> Bench:
         sizes = files.program("decode_1_kv64").sizes
-        return Bench(files, fresh(sizes["kv"]))
+        return Bench(files, fresh(sequences * sizes["kv"]))
 
     def memory(self, program: Program) -> dict[str, NDArray[np.uint8]]:
         """All address spaces; activations and unused cache are NaN."""

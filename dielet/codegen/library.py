@@ -50,19 +50,15 @@ class Library:
 
     @cached_property
     def serve(self) -> Callable[[int, int, int], int]:
-        return self._function("dielet_serve", ctypes.c_int64, 3)
+        return self._function("dielet_serve", None, 3)
 
     @cached_property
-    def ring(self) -> Callable[[int, int], int]:
-        return self._function("dielet_ring", ctypes.c_int64, 2)
-
-    @cached_property
-    def join(self) -> Callable[[int, int, int], int]:
-        return self._function("dielet_join", None, 3)
+    def execute(self) -> Callable[[int, int, int], int]:
+        return self._function("dielet_execute", None, 3)
 
     @cached_property
     def stop(self) -> Callable[[int], int]:
-        return self._function("dielet_stop", ctypes.c_int64, 1)
+        return self._function("dielet_stop", None, 1)
 
     @cached_property
     def clock(self) -> Callable[[], int]:

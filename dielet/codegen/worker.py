@@ -10,16 +10,16 @@ reached value, with acquire order. Progress is zeroed by the caller before a run
 Doorbell (`BELL_*`), one per set of helper threads, every word that different threads write on its
 own cache line:
 
-    ring(bell, ctx) -> mask   publishes ctx, counts the doorbell up. Bit w of the mask: helper w had
-                              parked, and must be woken by its semaphore (release it once).
-    serve(bell, worker, spins) -> 1 when told to stop, 0 when it parked: acquire the semaphore, then
-                              call serve again. In between it runs every context that is rung.
-    join(bell, workers, yield) waits until helpers 1 .. workers-1 have finished the last context.
-    stop(bell) -> mask        tells helpers to return; wake the parked ones as after ring.
+    serve(bell, worker, spins)   a helper's life: runs every context that is rung, until told to
+                                 stop. After `spins` idle turns it sleeps on its semaphore.
+    execute(bell, ctx, workers)  rings, is worker 0 itself, returns when all have finished. One
+                                 call, so no signal handler comes between the ring and the end.
+    stop(bell)                   tells the helpers to return.
 
-Worker 0 is the caller itself: `ring`, release the semaphores named, `run(ctx, 0)`, `join`. A helper
-parks by exchanging its flag to 1 and then looking at the doorbell once more; whoever exchanges the
-flag back to 0 and finds 1 owns the wake-up, so every park is answered by exactly one release.
+A helper that goes to sleep exchanges its flag to 1 and then looks at the doorbell once more;
+whoever exchanges the flag back to 0 and finds 1 owns the wake-up, so every sleep is answered by
+exactly one post. Semaphores are the system's own (`sem_wait`, `sem_post`); without them helpers
+never sleep.
 """
 
 from __future__ import annotations
@@ -57,22 +57,24 @@ BELL_COUNT = 0  # contexts rung so far
 BELL_CTX = 1  # the last one
 BELL_STOP = 2
 BELL_YIELD = 3  # address of sched_yield for idle helpers, or 0
+BELL_SLEEP = 4  # address of int sem_wait(sem_t *), or 0
+BELL_WAKE = 5  # address of int sem_post(sem_t *)
 BELL_PARKED = LINE_WORDS  # i64[MAX_WORKERS * LINE_WORDS]
 BELL_DONE = BELL_PARKED + MAX_WORKERS * LINE_WORDS  # likewise: contexts finished
-BELL_WORDS = BELL_DONE + MAX_WORKERS * LINE_WORDS
+BELL_SEMAPHORES = BELL_DONE + MAX_WORKERS * LINE_WORDS  # one sem_t, at most a line, each
+BELL_WORDS = BELL_SEMAPHORES + MAX_WORKERS * LINE_WORDS
 
 PATIENCE = 2000  # spins before a waiting worker offers its core to others
 
-SYMBOLS = tuple(f"dielet_{name}" for name in ("run", "serve", "ring", "join", "stop", "clock"))
+SYMBOLS = tuple(f"dielet_{name}" for name in ("run", "serve", "execute", "stop", "clock"))
 
 
 def worker_module(t: Target) -> Module:
     module = Module(t.fused)
     run(module, t)
     serve(module, t)
-    wake(module, "dielet_ring", stopping=False)
-    join(module, t)
-    wake(module, "dielet_stop", stopping=True)
+    execute(module, t)
+    stop(module)
     clock = module.function("dielet_clock", [], I64)
     clock.ret(ticks(clock, t))
     return module
@@ -131,14 +133,13 @@ def run(module: Module, t: Target) -> None:
 
 
 def serve(module: Module, t: Target) -> None:
-    """i64 serve(ptr bell, i64 worker, i64 spins)"""
-    k = module.function("dielet_serve", [PTR, I64, I64], I64)
+    """void serve(ptr bell, i64 worker, i64 spins)"""
+    k = module.function("dielet_serve", [PTR, I64, I64])
     bell, worker, patience = Pointer(k.args[0], I64), k.args[1], k.args[2]
     parked = bell.at(worker * LINE_WORDS + BELL_PARKED)
     done = bell.at(worker * LINE_WORDS + BELL_DONE)
     seen = k.var(done[0])
     spins = k.var(k.i64(0))
-    stopped = k.var(k.i64(0))
     with k.repeat() as again:
         count = bell.acquire(BELL_COUNT)
         with k.when(count.ne(seen.value)):
@@ -146,49 +147,57 @@ def serve(module: Module, t: Target) -> None:
             seen.value = count
             spins.value = k.i64(0)
             done.release(0, count)
-        stopped.value = bell.acquire(BELL_STOP)
-        again.until(stopped.value.ne(0))
+        again.until(bell.acquire(BELL_STOP).ne(0))
         rest(k, t, spins.value, bell[BELL_YIELD])
         spins.value = spins.value + 1
-        leave = k.var(k.i64(0))
-        with k.when(spins.value > patience):
-            parked.exchange(0, k.i64(1))
-            leave.value = k.i64(1)
-            # A doorbell or stop may have come before the flag: then take the flag back. If it is
-            # gone already, a wake-up is under way and must be received: leave all the same.
-            late = bell.ordered(BELL_COUNT).ne(seen.value) | bell.ordered(BELL_STOP).ne(0)
-            with k.when(late):
-                leave.value = 1 - parked.exchange(0, k.i64(0))
+        with k.when((spins.value > patience) & bell[BELL_SLEEP].ne(0)):
             spins.value = k.i64(0)
-        again.until(leave.value.ne(0))
-    k.ret(stopped.value)
+            parked.exchange(0, k.i64(1))
+            # A doorbell or stop may have come before the flag: then take the flag back. If it is
+            # gone already, a wake-up is under way and must be received: sleep all the same.
+            late = bell.ordered(BELL_COUNT).ne(seen.value) | bell.ordered(BELL_STOP).ne(0)
+            mine = k.var(k.i64(0))
+            with k.when(late):
+                mine.value = parked.exchange(0, k.i64(0))
+            with k.when(mine.value.eq(0)):
+                sleep = k.pointer(bell[BELL_SLEEP], I64).address
+                k.call_pointer(sleep, I32, semaphore(bell, worker))
 
 
-def wake(module: Module, name: str, stopping: bool) -> None:
-    """i64 ring(ptr bell, ptr ctx), i64 stop(ptr bell): publish, then collect who had parked."""
-    k = module.function(name, [PTR] if stopping else [PTR, I64], I64)
-    bell = Pointer(k.args[0], I64)
-    if stopping:
-        bell.exchange(BELL_STOP, k.i64(1))
-    else:
-        bell[BELL_CTX] = k.args[1]
-        bell.fetch_add(BELL_COUNT, k.i64(1))
-    mask = k.var(k.i64(0))
+def semaphore(bell: Pointer, worker: Value) -> Value:
+    return bell.at(worker * LINE_WORDS + BELL_SEMAPHORES).address
+
+
+def wake(k: Function, bell: Pointer) -> None:
+    """Post the semaphore of every helper that sleeps or is about to."""
     with k.loop(MAX_WORKERS) as w:
         flag = bell.at(w * LINE_WORDS + BELL_PARKED)
-        with k.when(flag.ordered().ne(0)):
-            mask.value = mask.value | (flag.exchange(0, k.i64(0)) << w)
-    k.ret(mask.value)
+        with k.when(flag.ordered().ne(0)), k.when(flag.exchange(0, k.i64(0)).ne(0)):
+            post = k.pointer(bell[BELL_WAKE], I64).address
+            k.call_pointer(post, I32, semaphore(bell, w))
 
 
-def join(module: Module, t: Target) -> None:
-    """void join(ptr bell, i64 workers, i64 yield)"""
-    k = module.function("dielet_join", [PTR, I64, I64])
-    bell, workers, yield_address = Pointer(k.args[0], I64), k.args[1], k.args[2]
+def execute(module: Module, t: Target) -> None:
+    """void execute(ptr bell, ptr ctx, i64 workers)"""
+    k = module.function("dielet_execute", [PTR, I64, I64])
+    bell, ctx, workers = Pointer(k.args[0], I64), k.args[1], k.args[2]
+    with k.when(workers > 1):
+        bell[BELL_CTX] = ctx
+        bell.fetch_add(BELL_COUNT, k.i64(1))
+        wake(k, bell)
+    k.call("dielet_run", VOID, k.pointer(ctx, I64).address, k.i64(0))
     count = bell.acquire(BELL_COUNT)
     with k.loop(1, workers) as w:
         spins = k.var(k.i64(0))
         with k.repeat() as again:
             again.until(bell.acquire(w * LINE_WORDS + BELL_DONE) >= count)
             spins.value = spins.value + 1
-            rest(k, t, spins.value, yield_address)
+            rest(k, t, spins.value, bell[BELL_YIELD])
+
+
+def stop(module: Module) -> None:
+    """void stop(ptr bell)"""
+    k = module.function("dielet_stop", [PTR])
+    bell = Pointer(k.args[0], I64)
+    bell.exchange(BELL_STOP, k.i64(1))
+    wake(k, bell)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,17 +13,22 @@ from numpy.typing import NDArray
 from dielet import paths
 from dielet.checkpoint.spec import ModelSpec
 from dielet.codegen import KernelKey, compile_kernels, host_target
-from dielet.errors import CapacityError, NumericError, UsageError
+from dielet.errors import NumericError, UsageError
 from dielet.formats.packed import WeightFormat
+from dielet.formats.parallel import available_cores
 from dielet.host.embedding import Embedding, embed_key
-from dielet.host.memory import Bases, Bytes, anonymous
+from dielet.host.limits import read_bandwidth
+from dielet.host.memory import Bases, Bytes, address, anonymous
 from dielet.host.tables import Tables, build_tables, kernel_key
 from dielet.host.team import Team
 from dielet.image import ModelFiles, open_directory
-from dielet.program import KvLayout, Program, verify_program
-from dielet.program.select import program_name
+from dielet.image.options import MAX_BATCH
+from dielet.image.plan import HEAD_ROWS
+from dielet.program import KvLayout, Program, Region, verify_program
+from dielet.program.select import program_name, rung_for
+from dielet.program.types import SPACES
 
-HEAD_PROGRAM = "head_1"
+KV = SPACES.index("kv")
 
 
 @dataclass(frozen=True)
@@ -77,14 +82,14 @@ class Runtime:
             host_target(),
             paths.cache_dir("native"),
         )
-        self._team = Team(self._library, threads or len(os.sched_getaffinity(0)))
+        self._team = Team(self._library, available_cores() if threads is None else threads)
+        weakref.finalize(self, self._team.close)  # a forgotten runtime leaves no threads behind
         embed = self._library.address(embed_key(fmt, self.spec.hidden))
         self._embedding = Embedding(embed, files.embedding, self.spec.hidden)
         self._bases, self._head_bases = self._memory()
-        self._binding = np.zeros(2, np.int64)
-        self._head_binding = np.array([0, 1], np.int64)
-        self._head = self._tables(HEAD_PROGRAM)
-        self._ids = np.zeros(self.chunk, np.int32)
+        self._binding = np.zeros(2 + 2 * MAX_BATCH, np.int64)
+        self._head_rows = sorted(p.tokens for p in self.manifest.programs if p.phase == "head")
+        self._ids = np.zeros(max(self.chunk, MAX_BATCH), np.int32)
 
     def new_state(self) -> State:
         return State(self.layout)
@@ -97,61 +102,109 @@ class Runtime:
         Raises CapacityError before any work when they do not fit, UsageError for a token outside
         the vocabulary, NumericError when a logit is NaN or infinite.
         """
-        n = self._check(state, tokens)
-        name = program_name(self.manifest.kv_ladder, self.chunk, state.past, n)
-        tables = self._tables(name)
-        if name != state.program:
-            state.program_switches += bool(state.program)
-            state.program = name
-        hidden_in = self._io(self._bases, tables.program, "hidden_in")
-        self._embedding.look_up(self._ids[:n], hidden_in)
-        self._bases["kv"] = state.kv
-        self._run(tables, self._bases, state.past, n)
-        state.past += n
-        if not want_logits:
-            return None
-        hidden_out = self._io(self._bases, tables.program, "hidden_out")
-        return self._head_of(hidden_out[n - 1])
+        hidden = self._decode_chunk(state, tokens)
+        return self._head(hidden[-1:])[0] if want_logits else None
 
-    def _check(self, state: State, tokens: NDArray[np.int32]) -> int:
+    def forward_all(self, state: State, tokens: NDArray[np.int32]) -> list[Logits]:
+        """Like `forward`, with the logits of every one of at most 16 tokens."""
+        if len(tokens) > HEAD_ROWS:
+            raise UsageError(f"logits of {len(tokens)} tokens at once: at most {HEAD_ROWS}")
+        return self._head(self._decode_chunk(state, tokens))
+
+    def forward_batch(self, states: Sequence[State], tokens: NDArray[np.int32]) -> list[Logits]:
+        """One token for each of several sequences, the weights read once: each one's logits.
+
+        As many as the largest of the model's batch sizes; errors as `forward`.
+        """
+        n = len(states)
+        size = next((size for size in self.manifest.batch_sizes if size >= n), None)
+        if n < 1 or size is None or len(tokens) != n:
+            raise UsageError(
+                f"a batch of {n} sequences and {len(tokens)} tokens: there are programs for "
+                f"{', '.join(map(str, self.manifest.batch_sizes))}; compile with --batch-sizes"
+            )
+        if size == 1:
+            return self._head(self._decode_chunk(states[0], tokens))
+        for state in states:
+            self._check(state, tokens)
+        rung = rung_for(self.manifest.kv_ladder, max(state.past for state in states), 1)
+        tables = self._tables(f"decode_{size}_kv{rung}")
+        for row, state in enumerate(states):
+            self._binding[2 + 2 * row : 4 + 2 * row] = state.past, address(state.kv)
+            self._note_program(state, tables)
+        hidden = self._execute(tables, tokens, None, 0)
+        for state in states:
+            state.past += 1
+        return self._head(hidden)
+
+    def _decode_chunk(self, state: State, tokens: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Run the decoder over one sequence's next tokens: hidden states [n, hidden]."""
+        self._check(state, tokens)
+        name = program_name(self.manifest.kv_ladder, self.chunk, state.past, len(tokens))
+        tables = self._tables(name)
+        self._note_program(state, tables)
+        hidden = self._execute(tables, tokens, state, state.past)
+        state.past += len(tokens)
+        return hidden
+
+    def _check(self, state: State, tokens: NDArray[np.int32]) -> None:
         n = len(tokens)
         if not 1 <= n <= self.chunk:
             raise UsageError(f"{n} tokens in one step: must be from 1 to {self.chunk}")
-        if state.past + n > self.max_seq_len:
-            raise CapacityError(
-                f"{state.past + n} tokens do not fit the context of {self.max_seq_len}; shorten "
-                "the prompt or compile with a larger --max-seq-len"
-            )
         if int(tokens.min()) < 0 or int(tokens.max()) >= self.spec.vocab:
             raise UsageError(
                 f"token ids {int(tokens.min())} ... {int(tokens.max())}: must be from 0 to "
                 f"{self.spec.vocab - 1}, the model's vocabulary"
             )
-        self._ids[:n] = tokens
-        return n
 
-    def _head_of(self, hidden: NDArray[np.float32]) -> Logits:
-        program = self._head.program
-        self._io(self._head_bases, program, "hidden_in")[0] = hidden
-        self._run(self._head, self._head_bases, 0, 1)
-        best, argmax, bad = -np.inf, 0, 0
-        for command in program.commands:
-            if command.kind == "select":
-                region = command.operand("y").region
-                words = self._head_bases["io"][region.offset : region.end].view(np.int32)
-                bad += int(words[2])
-                if (value := float(words[:1].view(np.float32)[0])) > best:
-                    best, argmax = value, int(words[1]) + int(command.attrs["first_column"])
+    def _note_program(self, state: State, tables: Tables) -> None:
+        name = tables.program.name
+        state.program_switches += state.program not in ("", name)
+        state.program = name
+
+    def _execute(
+        self, tables: Tables, tokens: NDArray[np.int32], state: State | None, past: int
+    ) -> NDArray[np.float32]:
+        """Embed, run, and return the hidden states; without a state, caches are in the binding."""
+        n = len(tokens)
+        self._ids[:n] = tokens
+        self._embedding.look_up(self._ids[:n], self._io(self._bases, tables.program, "hidden_in"))
+        self._bases.table[KV] = address(state.kv) if state is not None else 0
+        self._run(tables, self._bases, past, n)
+        return self._io(self._bases, tables.program, "hidden_out")[:n]
+
+    def _head(self, hidden: NDArray[np.float32]) -> list[Logits]:
+        """The logits of each hidden state, and each one's best token."""
+        n = len(hidden)
+        rows = next(rows for rows in self._head_rows if rows >= n)
+        tables = self._tables(f"head_{rows}")
+        program, bases = tables.program, self._head_bases
+        self._io(bases, program, "hidden_in")[:n] = hidden
+        self._run(tables, bases, 0, n)
+        values = self._io(bases, program, "logits")
+        shares = [
+            (int(c.attrs["first_column"]), self._select_words(c.operand("y").region)[:n])
+            for c in program.commands
+            if c.kind == "select"
+        ]
+        bad = sum(int(words[:, 2].sum()) for _, words in shares)
         if bad:
             raise NumericError(
-                f"{bad} of {self.spec.vocab} logits are NaN or infinite; the weights or the "
+                f"{bad} of {n * self.spec.vocab} logits are NaN or infinite; the weights or the "
                 "number format do not suit this model: try --weights bf16"
             )
-        logits = self._io(self._head_bases, program, "logits")[0, : self.spec.vocab]
-        return Logits(logits, argmax)
+        return [
+            Logits(values[row, : self.spec.vocab], _best([(c, w[row]) for c, w in shares]))
+            for row in range(n)
+        ]
+
+    def _select_words(self, region: Region) -> NDArray[np.int32]:
+        words = self._head_bases["io"][region.offset :].view(np.int32)
+        shape, strides = (region.rows, region.width // 4), (region.stride, 4)
+        return np.lib.stride_tricks.as_strided(words, shape, strides)
 
     def _run(self, tables: Tables, bases: Bases, past: int, valid: int) -> None:
-        self._binding[:] = past, valid
+        self._binding[:2] = past, valid
         self._team.run(tables, bases.table, self._binding)
         if self.observer is not None:
             self.observer(Execution(tables, past, valid))
@@ -192,10 +245,14 @@ class Runtime:
         """Weight bytes that one decode step reads: the decoder once, the head once."""
         return self.files.decoder.table.data_nbytes + sum(
             operand.region.nbytes
-            for command in self._head.program.commands
+            for command in self.files.program("head_1").commands
             for operand in command.operands
             if operand.role == "w"
         )
+
+    def read_bandwidth(self) -> float:
+        """GB/s that this model's threads can read memory with, measured once per process."""
+        return read_bandwidth(self._team.workers)
 
     def memory_by_owner(self) -> dict[str, int]:
         """Bytes by owner; `kv` is one sequence's cache at full length, resident only as used."""
@@ -204,6 +261,16 @@ class Runtime:
     def close(self) -> None:
         """Stop the helper threads; the runtime cannot be used afterwards."""
         self._team.close()
+
+
+def _best(shares: list[tuple[int, NDArray[np.int32]]]) -> int:
+    """The best of the chiplets' bests (first column, select's words); of equals the lowest id."""
+    best, argmax = -np.inf, 0
+    for first_column, words in shares:
+        value = float(words[:1].view(np.float32)[0])
+        if value > best:
+            best, argmax = value, first_column + int(words[1])
+    return argmax
 
 
 def load_runtime(directory: str | Path, threads: int | None = None) -> Runtime:

@@ -88,32 +88,27 @@ def test_waits_order_pieces_of_different_workers() -> None:
 def test_doorbell(spins: int, workers: int) -> None:
     """Helpers run every context rung, whether they were spinning or had parked; then they stop."""
     bell = np.zeros(worker.BELL_WORDS, np.int64)
-    bell[worker.BELL_YIELD] = LIBC_YIELD
     at = bell.ctypes.data
-    awake = [threading.Semaphore(0) for _ in range(workers)]
-
-    def helper(w: int) -> None:
-        while not LIBRARY.serve(at, w, spins):
-            awake[w].acquire()
-
-    def wake(mask: int) -> None:
-        for w in range(workers):
-            if mask >> w & 1:
-                awake[w].release()
-
-    threads = [threading.Thread(target=helper, args=(w,)) for w in range(1, workers)]
+    libc = ctypes.CDLL(None)
+    for w in range(workers):
+        semaphore = at + 8 * (worker.BELL_SEMAPHORES + w * worker.LINE_WORDS)
+        assert libc.sem_init(ctypes.c_void_p(semaphore), 0, 0) == 0
+    bell[worker.BELL_YIELD] = LIBC_YIELD
+    bell[worker.BELL_SLEEP] = ctypes.cast(libc.sem_wait, ctypes.c_void_p).value
+    bell[worker.BELL_WAKE] = ctypes.cast(libc.sem_post, ctypes.c_void_p).value
+    threads = [
+        threading.Thread(target=LIBRARY.serve, args=(at, w, spins)) for w in range(1, workers)
+    ]
     for thread in threads:
         thread.start()
     try:
         for turn in range(300):
             context = Context(workers, 2 * workers)
             context.data[:] = turn % 128
-            wake(LIBRARY.ring(at, context.address))
-            LIBRARY.run(context.address, 0)
-            LIBRARY.join(at, workers, LIBC_YIELD)
+            LIBRARY.execute(at, context.address, workers)
             context.check()
     finally:
-        wake(LIBRARY.stop(at))
+        LIBRARY.stop(at)
         for thread in threads:
             thread.join(10)
     assert not any(thread.is_alive() for thread in threads)

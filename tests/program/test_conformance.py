@@ -35,47 +35,60 @@ ROUNDING = {"f32": 0.0, "bf16": 2**-7, "s8": 1 / 127, "i32": 0.02}
 seen: set[str] = set()
 
 
-def steps() -> Iterator[tuple[str, int, int]]:
-    yield from (("prefill_16_kv64", 0, 16), ("prefill_16_kv64", 16, 5), ("decode_1_kv64", 21, 1))
-    yield from (("prefill_16_kv64", 22, 2), ("prefill_16_kv64", 24, 16), ("decode_1_kv64", 40, 1))
-    yield ("head_1", 0, 1)
+def steps() -> Iterator[tuple[str, Run]]:
+    """The same bench runs all of them: a sequence in two chunks and more, then a batch of five."""
+    for past, valid in ((0, 16), (16, 5), (21, 1), (22, 2), (24, 16), (40, 1)):
+        yield ("prefill_16_kv64" if valid > 1 else "decode_1_kv64"), Run(past, valid)
+    for round_ in range(3):
+        yield "decode_5_kv64", Run(0, 5, tuple(past + round_ for past in (41, 0, 0, 0, 0)))
+    yield "decode_5_kv64", Run(0, 2, (44, 3))
+    yield "head_1", Run(0, 1)
+    yield "head_16", Run(0, 7)
 
 
 @pytest.mark.parametrize(("family", "weights", "chiplets"), CASES)
 def test_kernels_agree_with_meanings(
     tmp_path: Path, family: str, weights: str, chiplets: int
 ) -> None:
-    files = compiled(tmp_path / "m", SPECS[family], weights=weights, chiplets=chiplets)
-    bench = Bench.of(files)
-    programs = {name: files.program(name) for name, _, _ in steps()}
+    given = {"weights": weights, "chiplets": chiplets, "batch_sizes": (5,)}
+    files = compiled(tmp_path / "m", SPECS[family], **given)
+    bench = Bench.of(files, sequences=5)
+    programs = {name: files.program(name) for name, _ in steps()}
     keys = [kernel_key(c) for p in programs.values() for c in p.commands]
     library = compile_kernels(keys, host_target(), tmp_path / "cache")
     rng = np.random.default_rng(3)
-    for name, past, n in steps():
+    for name, run in steps():
         program = programs[name]
         memory = bench.memory(program)
-        bench.give(program, memory, rng.integers(0, files.manifest.spec.vocab, n, np.int32))
+        ids = rng.integers(0, files.manifest.spec.vocab, run.valid, np.int32)
+        bench.give(program, memory, ids)
         addresses = {space: address(bytes_) for space, bytes_ in memory.items()}
         for command in program.commands:
             seen.add(command.kind)
-            by_kernel = run_kernel(library.address(kernel_key(command)), command, memory, past, n)
-            execute(command, memory, Run(past, n), program.sizes["kv"])
-            compare(command, by_kernel, memory, n)
+            kernel = library.address(kernel_key(command))
+            by_kernel = run_kernel(kernel, command, memory, run, program.sizes["kv"])
+            execute(command, memory, run, program.sizes["kv"])
+            compare(command, by_kernel, memory, run.valid)
         assert addresses == {space: address(bytes_) for space, bytes_ in memory.items()}
 
 
 def run_kernel(
-    kernel: int, command: Command, memory: dict[str, np.ndarray], past: int, valid: int
+    kernel: int, command: Command, memory: dict[str, np.ndarray], run: Run, kv_bytes: int
 ) -> dict[str, np.ndarray]:
-    """The written operands after the kernel ran, in three pieces; `memory` is left as it was."""
+    """The written operands after the kernel ran, in three pieces; `memory` is left as it was.
+
+    A batch's cache operands are offsets; each row's binding has the address of its own cache.
+    """
     entry = ENTRIES[command.kind]
     spaces = {o.region.space for o in command.operands if o.role in entry.writes.replace("?", "")}
     before = {space: memory[space].copy() for space in spaces}
-    operands = np.array(
-        [address(memory[o.region.space]) + o.region.offset for o in command.operands], np.int64
-    )
+    bases = {space: address(bytes_) for space, bytes_ in memory.items()}
+    rows = [(past, bases["kv"] + row * kv_bytes) for row, past in enumerate(run.pasts)]
+    if command.attrs.get("batch"):
+        bases["kv"] = 0
+    operands = np.array([bases[o.region.space] + o.region.offset for o in command.operands])
     params = np.array(entry.params(command), np.int64)
-    binding = np.array([past, valid], np.int64)
+    binding = np.array([run.past, run.valid, *(word for row in rows for word in row)], np.int64)
     for piece in (2, 0, 1):
         arrays = (address(operands), address(params), address(binding))
         KERNEL(kernel)(*arrays, piece, piece + 1, 3)
