@@ -44,10 +44,10 @@ def compile(
 ) -> Model:
     """Compile the checkpoint `src` (directory, hub id or .gguf) into the model directory `out`.
 
-    `options` are the further fields of `dielet.image.CompileOptions`: chiplets, group, layers,
-    prefill_chunk, kv_ladder, random_weights.  None means: decided by checkpoint and device.
-    `progress` is called with bytes written, bytes in all, and the name of the next tensor.
-    Returns the model, loaded.
+    `options` are the further fields of `dielet.image.CompileOptions`: chiplets, group,
+    prefill_chunk, kv_ladder, batch_sizes, layers, random_weights.  None means: decided by
+    checkpoint and device.  `progress` is called with bytes written, bytes in all, and the name of
+    the next tensor.  Returns the model, loaded.
     """
     from dielet.generate.session import load
     from dielet.image import CompileOptions, compile_model

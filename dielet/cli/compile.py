@@ -41,6 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kv-ladder", type=whole_numbers, metavar="N,N,...",
         help="KV capacities with programs of their own; default: 512,1024,...",
     )  # fmt: skip
+    parser.add_argument(
+        "--batch-sizes", type=whole_numbers, metavar="N,N,...",
+        help="sequences decoded together, each with programs of its own; default: 1",
+    )  # fmt: skip
     parser.add_argument("--layers", type=int, metavar="N", help="only the first N")
     parser.add_argument(
         "--random-weights", type=int, metavar="SEED", help="SRC may then be a bare config.json"

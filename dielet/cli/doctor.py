@@ -15,7 +15,7 @@ from dielet import __version__
 from dielet.cli.console import Console, size, table
 from dielet.cli.exits import FAILED
 
-HELP = "versions, processor, memory, caches, and what is missing"
+HELP = "versions, processor, memory, measured limits, caches, and what is missing"
 
 NEEDED = ("numpy", "llvmlite", "tokenizers", "jinja2", "rich", "msgspec")
 USEFUL = {
@@ -115,10 +115,27 @@ def caches(findings: Findings) -> dict[str, Any]:
     return facts
 
 
+def limits(findings: Findings) -> dict[str, Any]:
+    """Measured in a fraction of a second, on all cores; `dielet run` holds itself against them."""
+    from dielet.host.limits import probes, read_bandwidth
+
+    threads = _cores()
+    try:
+        rates = {kind: probes().rate(kind, threads) / 1e9 for kind in ("int8", "bf16", "fp32")}
+        return {
+            "read_gb_s": round(read_bandwidth(threads), 1),
+            **{f"{kind}_gop_s": round(rate) for kind, rate in rates.items()},
+        }
+    except Exception as error:
+        findings.problems.append(f"the limits cannot be measured: {type(error).__name__}: {error}")
+        return {}
+
+
 EXAMINATIONS: dict[str, Callable[[Findings], dict[str, Any]]] = {
     "versions": versions,
     "processor": processor,
     "memory": memory,
+    "limits": limits,
     "caches": caches,
 }
 
@@ -133,7 +150,7 @@ def _version(package: str) -> str | None:
 def _shown(key: str, value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    if isinstance(value, int) and key != "cores":
+    if isinstance(value, int) and key != "cores" and not key.endswith("_s"):
         return size(value)
     return "not installed" if value is None else str(value)
 

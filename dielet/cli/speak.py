@@ -43,7 +43,8 @@ def stopping(stream: Stream) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         stream.cancel()
 
-    before = signal.signal(signal.SIGINT, cancel)
+    before = signal.getsignal(signal.SIGINT) or signal.default_int_handler
+    signal.signal(signal.SIGINT, cancel)
     try:
         yield
     finally:

@@ -140,6 +140,7 @@ def test_doctor_says_what_there_is(dielet):
     assert spoken.code == 0 and found["problems"] == []
     assert found["versions"]["dielet"] == package.__version__
     assert found["processor"]["target"] in found["processor"]["targets"]
+    assert found["limits"]["read_gb_s"] > 0 and found["limits"]["int8_gop_s"] > 0
     assert found["processor"]["cores"] >= 1 and found["memory"]["total"] > 1 << 28
     spoken = dielet("doctor")
     assert spoken.out.endswith("ready.\n") and spoken.err == ""
