@@ -91,6 +91,11 @@ class Runtime:
         self._head_rows = sorted(p.tokens for p in self.manifest.programs if p.phase == "head")
         self._ids = np.zeros(max(self.chunk, MAX_BATCH), np.int32)
 
+    @property
+    def threads(self) -> int:
+        """Workers that a program runs on."""
+        return self._team.workers
+
     def new_state(self) -> State:
         return State(self.layout)
 
