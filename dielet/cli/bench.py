@@ -101,6 +101,7 @@ def answer(runtime: Runtime, prompt_tokens: int, new_tokens: int, load_s: float)
         read_gb_s=None if speed is None else nbytes * speed / 1e9,
         share_of_bandwidth=None,
         peak_rss_bytes=memory_by_owner(owners),
+        decode_passes=new_tokens - 1,
         logits_sha256=sha256(logits.values),
         finish_reason="length",
     )

@@ -94,6 +94,10 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
         help="answer without thinking first",
     )  # fmt: skip
     group.add_argument(
+        "--speculate", type=int, metavar="N",
+        help="guess N tokens from what the text repeats; same answer, sooner. Default: 0",
+    )  # fmt: skip
+    group.add_argument(
         "--raw", action="store_const", const=True, help="continue the prompt, no chat template"
     )
 
@@ -110,4 +114,5 @@ ANSWER = (
     "system",
     "thinking",
     "raw",
+    "speculate",
 )

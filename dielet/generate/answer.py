@@ -15,6 +15,7 @@ from dielet.errors import InternalError, UsageError
 from dielet.generate.protocol import FloatArray, Runtime, State
 from dielet.generate.receipt import Clock, Receipt, memory_by_owner, sha256
 from dielet.generate.sampling import Sampler, Sampling
+from dielet.generate.speculate import PromptLookup
 from dielet.generate.stream import Detokenizer, StopStrings
 
 STOP, LENGTH, STOP_STRING, CANCELLED = "stop", "length", "stop_string", "cancelled"
@@ -68,6 +69,7 @@ class Request:
     sampling: Sampling
     stops: tuple[str, ...]
     encode_s: float
+    speculate: int = 0  # tokens to guess and check in one pass; 0 for none
 
 
 class Gate:
@@ -172,9 +174,46 @@ class Decoding:
             last = start + chunk >= len(prompt)
             self._execute(self.state, prompt[start : start + chunk], decode=False, choose=last)
         yield self.tokens[-1]
+        guesser = PromptLookup((*prompt, self.tokens[-1])) if self.request.speculate else None
         while not self.cancelled:
-            self._execute(self.state, self.tokens[-1:], decode=True, choose=True)
-            yield self.tokens[-1]
+            guess = [] if guesser is None else guesser.guess(self._guessable(self.state))
+            if guess:
+                for token, logits in self._checked(self.state, guess):
+                    self.tokens.append(token)
+                    self._keep(logits)
+                    yield token
+            else:
+                self._execute(self.state, self.tokens[-1:], decode=True, choose=True)
+                yield self.tokens[-1]
+            if guesser is not None:
+                for token in self.tokens[len(guesser) - len(prompt) :]:
+                    guesser.add(token)
+
+    def _guessable(self, state: State) -> int:
+        """How many tokens may be guessed now: the answer and the context have to hold them."""
+        wanted = self.request.max_new_tokens - len(self.tokens) - 1
+        room = self._runtime.max_seq_len - state.past - 1
+        return max(0, min(self.request.speculate, wanted, room))
+
+    def _checked(self, state: State, guess: list[int]) -> list[tuple[int, FloatArray]]:
+        """Run the last token and the guesses in one pass: the tokens chosen, with their logits.
+
+        A token is chosen after each guess that turned out right, exactly as it would have been
+        without guessing, and one more after the first that did not; the cache forgets the rest.
+        """
+        ids = np.array([self.tokens[-1], *guess], dtype=np.int32)
+        chosen: list[tuple[int, FloatArray]] = []
+        with self._gate:
+            begin = perf_counter()
+            past = state.past
+            for row, logits in enumerate(self._runtime.forward_all(state, ids)):
+                chosen.append((self._sampler.choose(logits), logits.values.copy()))
+                if row == len(guess) or chosen[-1][0] != guess[row]:
+                    break
+            state.rewind(past + len(chosen))
+            seconds = perf_counter() - begin
+        self._clock.add(decode=True, tokens=len(chosen), seconds=seconds)
+        return chosen
 
     def _execute(self, state: State, tokens: Sequence[int], *, decode: bool, choose: bool) -> None:
         """Execute one program; `choose` also appends the next token.
@@ -190,11 +229,15 @@ class Decoding:
                 if logits is None:
                     raise InternalError("the program gave no logits although they were wanted")
                 self.tokens.append(self._sampler.choose(logits))
-                if self._last_logits is None:
-                    self._last_logits = np.empty_like(logits.values)
-                np.copyto(self._last_logits, logits.values)
+                self._keep(logits.values)
             seconds = perf_counter() - begin
         self._clock.add(decode=decode, tokens=len(tokens), seconds=seconds)
+
+    def _keep(self, logits: FloatArray) -> None:
+        """Remember the logits that gave the last token: the next execution overwrites them."""
+        if self._last_logits is None:
+            self._last_logits = np.empty_like(logits)
+        np.copyto(self._last_logits, logits)
 
     def _take(self, token: int) -> tuple[str, str]:
         """(text that `token` makes final, why the answer ends with it or "")."""
@@ -232,6 +275,7 @@ class Decoding:
             read_gb_s=None if speed is None else weight_bytes * speed / 1e9,
             share_of_bandwidth=None,
             peak_rss_bytes=memory_by_owner(self._owners()),
+            decode_passes=clock.decode_passes,
             logits_sha256=None if self._last_logits is None else sha256(self._last_logits),
             finish_reason=reason,
         )

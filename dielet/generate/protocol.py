@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -69,6 +69,9 @@ class Runtime(Protocol):
         Raises CapacityError before any work when they do not fit, NumericError when a logit
         is NaN or infinite.
         """
+
+    def forward_all(self, state: Any, tokens: IntArray) -> Sequence[Logits]:
+        """Like `forward`, for at most 16 tokens, with the logits of every one."""
 
     def read_bandwidth(self) -> float:
         """Measured read bandwidth of this machine in GB/s (1e9), once per process."""

@@ -29,6 +29,7 @@ class Receipt:
     read_gb_s: float | None  # weight bytes per second while decoding, 1e9
     share_of_bandwidth: float | None  # of the measured read bandwidth of this machine
     peak_rss_bytes: dict[str, int]  # by owner; "total" is the most this process ever had
+    decode_passes: int  # program executions that gave the tokens after the first
     logits_sha256: str | None  # of the float32 logits that gave the last token
     finish_reason: str
 
@@ -49,11 +50,13 @@ class Clock:
     encode_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    decode_passes: int = 0
     prefilled: int = 0  # tokens really computed: a continued chat keeps those it has
 
     def add(self, *, decode: bool, tokens: int, seconds: float) -> None:
         if decode:
             self.decode_s += seconds
+            self.decode_passes += 1
         else:
             self.prefill_s += seconds
             self.prefilled += tokens

@@ -36,6 +36,8 @@ class Options(TypedDict, total=False):
     system: the system message; only with a prompt that is a string, or messages without one.
     thinking: False switches the thinking of models that can think off; default: the template's.
     raw: continue the text of the prompt as it is, without the chat template.
+    speculate: guess so many tokens from what the text repeats and check them in one pass: the
+        same tokens, sooner where text repeats itself.  0, the default, is off.
     """
 
     max_new_tokens: int | None
@@ -49,8 +51,10 @@ class Options(TypedDict, total=False):
     system: str | None
     thinking: bool | None
     raw: bool | None
+    speculate: int | None
 
 
+MOST_GUESSES = 15  # with the last token, as many as one pass gives logits for
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 
 
@@ -127,6 +131,7 @@ class Model:
             sampling=self._settings(options),
             stops=checked_stops(() if stop is None else stop),
             encode_s=encode_s,
+            speculate=_guesses(options.get("speculate")),
         )
         return Decoding(self._runtime, self._gate, request, self.text.detokenizer(), self.load_s)
 
@@ -276,6 +281,14 @@ def _check_directory(directory: Path) -> None:
         f"{directory} is not a model directory (no {MANIFEST}); "
         f"compile it first: dielet compile {directory} -o DIR"
     )
+
+
+def _guesses(wanted: int | None) -> int:
+    if wanted is None:
+        return 0
+    if type(wanted) is not int or not 0 <= wanted <= MOST_GUESSES:
+        raise UsageError(f"speculate is {wanted!r}; it must be from 0 to {MOST_GUESSES}")
+    return wanted
 
 
 def _integers(tokens: Sequence[int]) -> list[int]:

@@ -59,7 +59,7 @@ class FakeState:
     def rewind(self, past: int) -> None:
         assert 0 <= past <= self.past
         del self.tokens[past:]
-        self.choosing = False
+        self.choosing = self.choosing and past > self.prompt  # tokens of the answer stay choices
 
 
 class FakeRuntime:
@@ -129,6 +129,16 @@ class FakeRuntime:
             return self._logits(state) if want_logits else None
         finally:
             self._busy.release()
+
+    def forward_all(self, state, tokens):
+        """The logits after each token, as `forward` would give them one by one."""
+        assert 1 <= len(tokens) <= 16
+        rows = []
+        for token in tokens:
+            logits = self.forward(state, np.array([token], np.int32))
+            rows.append(FakeLogits(logits.values.copy()))
+        self.executed[-len(tokens) :] = [tokens.tolist()]
+        return rows
 
     def _logits(self, state: FakeState) -> FakeLogits:
         step = state.past - state.prompt
