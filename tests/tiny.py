@@ -25,22 +25,26 @@ BASE: dict[str, Any] = {
 
 
 def make(
-    folder: Path, model_type: str, seed: int = 0, dtype: torch.dtype = torch.bfloat16, **sizes: Any
+    folder: Path,
+    model_type: str,
+    seed: int = 0,
+    dtype: torch.dtype = torch.bfloat16,
+    spread: float = 1.0,
+    **sizes: Any,
 ) -> Any:
     """Save a random model of `model_type` in `folder`; return it in f32, with the same values.
 
-    Weights are spread so that logits are far apart, as in trained models.
+    `spread` multiplies the weights of transformers' own initialisation.
     """
     torch.manual_seed(seed)
     config_class, model_class = CLASSES[model_type]
     model = model_class(config_class(**{**BASE, **sizes}))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            spread = 1.0 if "norm" in name else 1.5 / parameter.shape[-1] ** 0.5
-            centre = 1.0 if "norm" in name else 0.0
-            parameter.copy_(centre + spread * 0.3 * torch.randn_like(parameter)) if centre else (
-                parameter.copy_(spread * torch.randn_like(parameter))
-            )
-    model = model.to(dtype)
-    model.save_pretrained(folder)
-    return model.float().eval()
+            if "norm" in name:  # made as ones, which would hide a norm left out
+                parameter.copy_(1 + 0.3 * torch.randn_like(parameter))
+            else:
+                parameter.copy_(parameter * spread)
+    model.to(dtype).save_pretrained(folder)
+    # Read back, not cast back: a cast to bfloat16 also rounds the rotary frequencies, for good.
+    return model_class.from_pretrained(folder, dtype=torch.float32).eval()
