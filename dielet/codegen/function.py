@@ -114,9 +114,11 @@ class Pointer:
     def __setitem__(self, index: Value | int, value: Value) -> None:
         self.store(index, value)
 
-    def prefetch(self, index: Value | int = 0, level: int = 3) -> None:
-        """Ask for the line at `index`: level 3 into L1, 2 into L2, 0 streaming. Never faults."""
-        call = f"@llvm.prefetch.p0({self.at(index).address}, i32 0, i32 {level}, i32 1)"
+    def prefetch(self, index: Value | int = 0, level: int = 3, write: bool = False) -> None:
+        """Ask for the line at `index`, into L1 (level 3) or L2 (2), to be written soon or only
+        read. Never faults."""
+        at = self.at(index).address
+        call = f"@llvm.prefetch.p0({at}, i32 {int(write)}, i32 {level}, i32 1)"
         self.fn.declare("llvm.prefetch.p0", VOID, [PTR, I32, I32, I32])
         self.fn.line(f"call void {call}")
 
@@ -242,6 +244,10 @@ class Function:
         for size in sizes:
             places = [(*p, i) for p in places for i in range(size)]
         return Cells({p: self.var(of) for p in places})
+
+    def either(self, condition: Value, yes: Pointer, no: Pointer) -> Pointer:
+        """The pointer `yes` if the condition holds, else `no`."""
+        return Pointer(condition.choose(yes.address, no.address), yes.elem)
 
     def pointer(self, address: Value, elem: Type) -> Pointer:
         if address.type == I64:

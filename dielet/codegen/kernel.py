@@ -99,11 +99,3 @@ class Kernel(Function):
             begin = (begin < 0).choose(self.i64(0), begin)
             with self.loop(begin, self.minimum(end, per_row)) as run:
                 yield row, run
-
-    def split_rows(self, rows: Value, unit: int) -> tuple[Value, Value]:
-        """(a, b) with 3a + 2b = max(2, ceil(rows / unit)): how many register tiles of 3 and of 2
-        units of rows cover `rows`, so that two tile heights serve every number of rows."""
-        units = (rows + (unit - 1)) // unit
-        units = (units < 2).choose(self.i64(2), units)
-        low = (self.i64(3) - units % 3) % 3
-        return (units - low * 2) // 3, low

@@ -18,7 +18,6 @@ from dielet.codegen.library import Unit, load_units
 from dielet.codegen.targets.base import Target
 from dielet.codegen.values import F32, I32, I64, PTR
 
-CHAINS = 12  # independent accumulators: enough to hide the latency of any multiplier
 TURNS = 4  # times that a loop names them all
 LINE = 64
 STREAMS = 4
@@ -26,6 +25,11 @@ AHEAD = 2048  # bytes between a read and its prefetch
 
 # kind: (integer accumulators, operations per 32-bit lane)
 DOTS = {"int8": (True, 8), "bf16": (False, 4), "fp32": (False, 2)}
+
+
+def chains(t: Target) -> int:
+    """Independent accumulators: enough to hide the latency of any multiplier."""
+    return t.registers * 3 // 4
 
 
 def read_loop(module: Module, t: Target) -> None:
@@ -56,7 +60,7 @@ def dot_loop(module: Module, t: Target, kind: str) -> None:
     type_ = (I32 if DOTS[kind][0] else F32).x(t.lanes)
     weight = Pointer(k.args[0], I32).load(0, t.lanes)
     x = Pointer(k.args[0], I32).load(16, t.lanes)
-    acc = k.cells(CHAINS, of=type_)
+    acc = k.cells(chains(t), of=type_)
     for at in acc:
         acc[at] = 0
     with k.loop(k.args[1]):
@@ -68,7 +72,7 @@ def dot_loop(module: Module, t: Target, kind: str) -> None:
             else:
                 acc[at] = k.fma(weight.bits(type_), x.bits(type_), acc[at])
     total = acc[0,]
-    for c in range(1, CHAINS):
+    for c in range(1, chains(t)):
         total = total + acc[c,]
     k.ret(k.sum(total).bits(I32))
 
@@ -117,7 +121,7 @@ class Probes:
         def work(thread: int) -> None:
             loop(operands, turns)
 
-        operations = DOTS[kind][1] * self._target.lanes * CHAINS * TURNS * turns
+        operations = DOTS[kind][1] * self._target.lanes * chains(self._target) * TURNS * turns
         return threads * operations / _together(work, threads)
 
 

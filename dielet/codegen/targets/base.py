@@ -24,9 +24,9 @@ class Target:
     features: str
     lanes: int  # 32-bit lanes of one vector register
     registers: int  # vector registers
-    int_unit: int  # register tiles of the integer linear: 3 and 2 times this many rows
-    int_cols: int  # .. by this many vectors
-    bf16_unit: int
+    int_rows: int  # register tile of the integer linear: so many rows (a divisor of 16)
+    int_cols: int  # .. by so many vectors of outputs
+    bf16_rows: int
     bf16_cols: int
     fused: bool = True  # has a multiply-add that rounds once
     pause_hint: tuple[str, int | None] = ("", None)  # intrinsics and their argument

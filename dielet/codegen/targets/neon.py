@@ -38,9 +38,9 @@ _COMMON: dict[str, Any] = {
     "triple": "aarch64-unknown-linux-gnu",
     "lanes": 4,
     "registers": 32,
-    "int_unit": 1,
+    "int_rows": 2,
     "int_cols": 4,
-    "bf16_unit": 1,
+    "bf16_rows": 4,
     "bf16_cols": 4,
     "pause_hint": ("llvm.aarch64.hint", 1),
     "fence_hint": ("llvm.aarch64.isb", 15),
@@ -51,5 +51,4 @@ NEON = Neon(
 NEON_BF16 = replace(
     NeonBf16(name="neon_bf16", cpu="neoverse-v1", features="+neon,+dotprod,+bf16", **_COMMON),
     needs=("neon", "dotprod", "bf16"),
-    bf16_unit=2,
 )

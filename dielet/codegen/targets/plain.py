@@ -12,8 +12,8 @@ PLAIN = Target(
     fused=False,
     lanes=4,
     registers=16,
-    int_unit=1,
+    int_rows=2,
     int_cols=2,
-    bf16_unit=1,
+    bf16_rows=2,
     bf16_cols=2,
 )
