@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dielet.devices import built_in, load_device
-from dielet.errors import DamagedFile, MissingFile, UsageError
+from dielet.errors import UsageError
 from dielet.formats.packed import PANEL, WeightFormat
 from dielet.graph import assign_formats, fuse
 from dielet.models import build_decoder
@@ -51,25 +50,3 @@ def test_bad_plans_and_counts_are_refused() -> None:
         divide(graph, "diagonal", 2)
     with pytest.raises(UsageError, match="65 chiplets"):
         divide(graph, "column", 65)
-
-
-def test_devices(tmp_path) -> None:
-    assert "host" in built_in()
-    assert load_device("host").engine_of("linear") == "core"
-    with pytest.raises(MissingFile, match="neither built in"):
-        load_device("cray-1")
-    text = 'name="x"\nchiplets=2\npartition="column"\nshared_memory="device"\n'
-    cases = {
-        "colour = 3\n": "unknown field",
-        "[engine.core]\ncommands=[]\n": "no commands",
-        "[engine.core]\ncommands=['linear']\nspeed=1\n": "unknown field",
-        "chiplets = 4\n": "line 5",
-    }
-    for tail, complaint in cases.items():
-        path = tmp_path / "device.toml"
-        path.write_text(text + tail)
-        with pytest.raises(DamagedFile, match=complaint):
-            load_device(str(path))
-    path.write_text(text.replace("=2", "=0") + "[engine.core]\ncommands=['linear']\n")
-    with pytest.raises(DamagedFile, match="must be >= 1"):
-        load_device(str(path))
