@@ -22,13 +22,15 @@ class Lane:
     """Commands that one executor ran one after the other: a worker's pieces, or an engine's queue.
 
     commands: int32 [n], indices into the program; start, end: int64 [n], picoseconds since the
-    start of the session's clock.  A command that was split over workers is in several lanes.
+    start of the session's clock.  A command that was split over workers is in several lanes;
+    share: f64 [n], the part of each command that ran here, None when that is all of it.
     """
 
     name: str
     commands: NDArray[np.int32]
     start: NDArray[np.int64]
     end: NDArray[np.int64]
+    share: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True)
