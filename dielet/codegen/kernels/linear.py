@@ -24,6 +24,7 @@ from dielet.codegen.values import F32, I8, I16, I32, Value
 
 LINE = 64
 STREAMS = {"bf16": 4, "int8": 4, "int4": 2}  # of weights, for a single row
+AHEAD = 8192  # bytes from weights to the ones that a lone tile asks for
 ROW_BLOCK = 128  # rows whose block of x is in scratch at a time
 X_BLOCK = 4096  # .. and bytes of each
 
@@ -183,21 +184,27 @@ class Task:
         ):
             rows = k.minimum(k.valid - row0, k.i64(row_block))
             records = k.minimum(k.i64(block), k.i64(s.records) - g0)
+            tiles = (rows + (height - 1)) // height
             self.x.fill(row0, rows, g0, records)
             with k.loop(first, last) as panel:
                 column = panel * PANEL
                 self.fetch(sums, row0, rows, column, g0)
-                # The next weights: this block of the next panel, or the first one's next block.
+                weights = self.record(panel, g0)
+                # A lone tile asks for its own weights, somewhat ahead; several share out the next:
+                # this block of the next panel, or the next block of the first.
                 more = panel + 1 < last
                 following = k.either(
                     more, self.record(panel + 1, g0), self.record(first, g0 + records)
                 )
+                following = k.either(rows > height, following, weights.at(AHEAD))
+                lines = (k.i64(-(-s.record // LINE)) + (tiles - 1)) // tiles
                 for c in range(0, t.vectors, cols):
                     with k.loop(0, rows, height) as row:
                         part = sums.at(row * PANEL + c * t.lanes)
-                        ahead = following.at(row * self.share(height)) if c == 0 else None
+                        asked = following.at(row // height * lines * LINE)
                         places = [c + i for i in range(cols)]
-                        self.tile(part, height, row, places, self.record(panel, g0), records, ahead)
+                        wanted = (asked, lines) if c == 0 else None
+                        self.tile(part, height, row, places, weights, records, wanted)
                 with k.loop(rows) as r:
                     for c in range(0, PANEL, t.lanes):
                         into = (row0 + r) * self.y_stride + column + c
@@ -214,11 +221,6 @@ class Task:
                 before = self.y.load((row0 + r) * self.y_stride + column + c, t.lanes)
                 sums.store(r * PANEL + c, before)
 
-    def share(self, height: int) -> int:
-        """Bytes of the next weights, by record and row, that a tile of `height` asks for."""
-        lines, tiles = -(-self.s.record // LINE), -(-self.s.T // height)
-        return -(-lines // tiles) * LINE // height
-
     def tile(
         self,
         part: Pointer,
@@ -227,17 +229,20 @@ class Task:
         places: list[int],
         weights: Pointer,
         records: Value,
-        ahead: Pointer | None,
+        wanted: tuple[Pointer, Value] | None,
     ) -> None:
-        """part[height, cols] += x . w over a block of K, in registers."""
+        """part[height, cols] += x . w over a block of K, in registers.
+
+        `wanted`: weights to ask for, so many lines a record.
+        """
         k, t, s = self.k, self.t, self.s
         acc = k.cells(height, len(places), of=F32.x(t.lanes))
         for r, c in acc:
             acc[r, c] = part.load(r * PANEL + c * t.lanes, t.lanes)
         with k.loop(records) as g:
-            if ahead is not None:
-                for line in range(0, self.share(height) * height, LINE):
-                    ahead.prefetch(g * s.record + line)
+            if wanted is not None:
+                with k.loop(wanted[1]) as line:
+                    wanted[0].prefetch(g * s.record + line * LINE)
             cols = [Column(weights.at(g * s.record), c) for c in places]
             multiply(k, t, s, acc, self.x.tile(row, height, g), cols)
         for r, c in acc:
