@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,3 +42,22 @@ class Bases:
 
     def __getitem__(self, space: str) -> NDArray[np.generic]:
         return self._held[space]
+
+
+def drop_code_pages(library: str) -> None:
+    """Give back the resident code of a loaded library that has done its work.
+
+    Code pages are clean and private: the system reads them again from the file if they are called.
+    Does nothing where /proc or madvise is missing.
+    """
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+        madvise = ctypes.CDLL(None).madvise
+    except (OSError, AttributeError, TypeError):
+        return
+    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    for line in maps.splitlines():
+        span, permissions, *rest = line.split(maxsplit=5)
+        if permissions == "r-xp" and rest and library in rest[-1]:
+            start, end = (int(edge, 16) for edge in span.split("-"))
+            madvise(start, end - start, mmap.MADV_DONTNEED)

@@ -18,7 +18,7 @@ from dielet.formats.packed import WeightFormat
 from dielet.formats.parallel import available_cores
 from dielet.host.embedding import Embedding, embed_key
 from dielet.host.limits import read_bandwidth
-from dielet.host.memory import Bases, Bytes, address, anonymous
+from dielet.host.memory import Bases, Bytes, address, anonymous, drop_code_pages
 from dielet.host.tables import Tables, build_tables, kernel_key
 from dielet.host.team import Team
 from dielet.image import ModelFiles, open_directory
@@ -82,6 +82,7 @@ class Runtime:
             host_target(),
             paths.cache_dir("native"),
         )
+        drop_code_pages("libllvmlite")  # 40 MB and more that only loading kernels needed
         self._team = Team(self._library, available_cores() if threads is None else threads)
         weakref.finalize(self, self._team.close)  # a forgotten runtime leaves no threads behind
         embed = self._library.address(embed_key(fmt, self.spec.hidden))
