@@ -1,4 +1,4 @@
-"""Device files: what is read, what is refused and in which line, and that figures say their source."""
+"""Device files: what is read, what is refused and in which line; figures say their source."""
 
 from __future__ import annotations
 
