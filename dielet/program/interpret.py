@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dielet.errors import InternalError
 from dielet.program.commands import ENTRIES, Run
+from dielet.program.commands.attention import CACHES
 from dielet.program.commands.entry import ITEM_SIZE
 from dielet.program.types import Command, Operand, Program
 
@@ -71,7 +72,7 @@ def schedule(program: Program, order: Order) -> list[int]:
 def execute(command: Command, memory: Memory, run: Run, kv_bytes: int) -> None:
     """One command's meaning on `memory`, whose `kv` holds caches of `kv_bytes` side by side."""
     views = {operand.role: view(operand, memory) for operand in command.operands}
-    caches = [operand for operand in command.operands if operand.region.space == "kv"]
+    caches = [operand for operand in command.operands if operand.role in CACHES]
     views |= {operand.role: sequences(operand, memory, kv_bytes) for operand in caches}
     ENTRIES[command.kind].meaning(command, views, run)
 
@@ -89,9 +90,12 @@ def view(operand: Operand, memory: Memory) -> NDArray[np.generic]:
 
 
 def sequences(operand: Operand, memory: Memory, kv_bytes: int) -> NDArray[np.generic]:
-    """The operand in the cache of every sequence: [sequences, heads, columns]."""
+    """The operand in the cache of every sequence: [sequences, heads, columns].
+
+    A cache that was brought elsewhere is one sequence's.
+    """
     one = view(operand, memory)
-    count = len(memory["kv"]) // kv_bytes
+    count = len(memory["kv"]) // kv_bytes if operand.region.space == "kv" else 1
     return np.lib.stride_tricks.as_strided(
         one, (count, *one.shape), (kv_bytes, *one.strides), writeable=True
     )

@@ -143,8 +143,9 @@ READ_ONLY = ("weights", "head", "embedding", "cos", "sin")
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What a command moves and computes, for its full shape."""
+    """What a command moves and computes."""
 
     ops: dict[str, int]  # by number format; a multiply and an add are two
     reads: dict[str, int]  # bytes by operand role
     writes: dict[str, int]
+    shape: tuple[int, int, int] | None = None  # rows, columns, depth of a matrix product

@@ -8,7 +8,7 @@ from typing import Any
 
 from dielet.codegen.function import Module
 from dielet.codegen.kernel import Kernel, KernelKey
-from dielet.codegen.kernels import attention, linear, rotary, rowwise, tokens
+from dielet.codegen.kernels import attention, linear, rotary, rowwise, tokens, transfer
 from dielet.codegen.targets.base import Target
 from dielet.errors import InternalError
 
@@ -24,6 +24,9 @@ FAMILIES: dict[str, tuple[type[Any], Callable[[Kernel, Target, Any], None]]] = {
     "attention": (attention.Attention, attention.attention),
     "embed": (tokens.Embed, tokens.embed),
     "select": (tokens.Select, tokens.select),
+    "copy": (transfer.Copy, transfer.copy),
+    "reduce": (transfer.Reduce, transfer.reduce),
+    "nothing": (transfer.Nothing, transfer.nothing),
 }
 
 

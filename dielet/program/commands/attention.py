@@ -6,7 +6,7 @@ import numpy as np
 
 from dielet.formats.bf16 import from_bf16, to_bf16
 from dielet.formats.packed import PANEL
-from dielet.program.commands.entry import Entry, Run, Values, columns, command, stride
+from dielet.program.commands.entry import ITEM_SIZE, Entry, Run, Values, columns, command, stride
 from dielet.program.commands.values import (
     keys,
     read_keys,
@@ -15,7 +15,9 @@ from dielet.program.commands.values import (
     rotated,
     store,
 )
-from dielet.program.types import Command
+from dielet.program.types import Command, Operand
+
+CACHES = ("k_cache", "v_cache")
 
 
 @command
@@ -39,8 +41,13 @@ class Rotary(Entry):
     def params(self, c: Command) -> tuple[int, ...]:
         return columns(c, "x") // int(c.attrs["D"]), stride(c, "x"), stride(c, "y")
 
-    def ops(self, c: Command) -> dict[str, int]:
-        return {"f32": 6 * c.operand("x").region.rows * columns(c, "x")}
+    def ops(self, c: Command, run: Run | None = None) -> dict[str, int]:
+        return {"f32": 6 * self.rows(c, run) * columns(c, "x")}
+
+    def moved(self, c: Command, operand: Operand, run: Run | None) -> int:
+        if operand.role in ("cos", "sin"):
+            return self.rows(c, run, "x") * operand.region.width  # a row of the table for each
+        return super().moved(c, operand, run)
 
 
 @command
@@ -79,8 +86,16 @@ class KvAppend(Entry):
         heads = columns(c, "k") // int(c.attrs["D"])
         return heads, stride(c, "k"), stride(c, "v"), c.operand("k_cache").region.stride
 
-    def ops(self, c: Command) -> dict[str, int]:
-        return {"f32": 6 * c.operand("k").region.rows * columns(c, "k")}
+    def ops(self, c: Command, run: Run | None = None) -> dict[str, int]:
+        return {"f32": 6 * self.rows(c, run, "k") * columns(c, "k")}
+
+    def moved(self, c: Command, operand: Operand, run: Run | None) -> int:
+        rows = self.rows(c, run, "k")
+        if operand.role in ("cos", "sin"):
+            return rows * operand.region.width
+        if operand.role in CACHES:
+            return rows * columns(c, "k") * ITEM_SIZE[operand.dtype]  # only what is new
+        return super().moved(c, operand, run)
 
 
 @command
@@ -119,9 +134,26 @@ class Attention(Entry):
         cache = c.operand("k_cache").region
         return cache.rows, stride(c, "q"), stride(c, "y"), cache.stride
 
-    def ops(self, c: Command) -> dict[str, int]:
-        positions = c.operand("k_cache").region.width // (2 * int(c.attrs["D"]))
-        return {"bf16": 4 * c.operand("q").region.rows * columns(c, "q") * positions}
+    def ops(self, c: Command, run: Run | None = None) -> dict[str, int]:
+        return {"bf16": 4 * sum(self._seen(c, run)) * columns(c, "q")}
+
+    def shape(self, c: Command, run: Run | None = None) -> tuple[int, int, int]:
+        rows = 1 if c.attrs["batch"] else self.rows(c, run)
+        return rows * int(c.attrs["G"]), max(self._seen(c, run)), int(c.attrs["D"])
+
+    def moved(self, c: Command, operand: Operand, run: Run | None) -> int:
+        if operand.role not in CACHES:
+            return super().moved(c, operand, run)
+        seen = self._seen(c, run)
+        positions = sum(seen) if c.attrs["batch"] else max(seen)  # a batch has caches of its own
+        return operand.region.rows * positions * int(c.attrs["D"]) * ITEM_SIZE[operand.dtype]
+
+    def _seen(self, c: Command, run: Run | None) -> list[int]:
+        """Positions that each row attends to: all of the capacity, or up to its own."""
+        capacity = c.operand("k_cache").region.width // (2 * int(c.attrs["D"]))
+        if run is None:
+            return [capacity] * self.rows(c)
+        return [int(at) + 1 for at in run.positions(bool(c.attrs["batch"]))]
 
 
 def _heads(x: np.ndarray, valid: int, D: int) -> np.ndarray:

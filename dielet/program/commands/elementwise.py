@@ -29,8 +29,8 @@ class RmsNorm(Entry):
     def params(self, c: Command) -> tuple[int, ...]:
         return stride(c, "x"), stride(c, "y"), *_rows(c)
 
-    def ops(self, c: Command) -> dict[str, int]:
-        return {"f32": 4 * c.operand("x").region.rows * columns(c, "x")}
+    def ops(self, c: Command, run: Run | None = None) -> dict[str, int]:
+        return {"f32": 4 * self.rows(c, run) * columns(c, "x")}
 
 
 @command
@@ -50,8 +50,8 @@ class Quantize(Entry):
     def params(self, c: Command) -> tuple[int, ...]:
         return columns(c, "x"), stride(c, "x"), stride(c, "y"), stride(c, "y_scale"), *_rows(c)
 
-    def ops(self, c: Command) -> dict[str, int]:
-        return {"f32": 4 * c.operand("x").region.rows * columns(c, "x")}
+    def ops(self, c: Command, run: Run | None = None) -> dict[str, int]:
+        return {"f32": 4 * self.rows(c, run) * columns(c, "x")}
 
 
 @command
@@ -92,8 +92,8 @@ class SiluMul(Entry):
         strides = (stride(c, role) for role in ("gate", "up", "y", "y_scale"))
         return (columns(c, "gate"), *strides)
 
-    def ops(self, c: Command) -> dict[str, int]:
-        return {"f32": 6 * c.operand("gate").region.rows * columns(c, "gate")}
+    def ops(self, c: Command, run: Run | None = None) -> dict[str, int]:
+        return {"f32": 6 * self.rows(c, run) * columns(c, "gate")}
 
 
 @command

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dielet.errors import InternalError
-from dielet.program.types import Attr, Command, Cost
+from dielet.program.types import Attr, Command, Cost, Operand
 
 Array = NDArray[Any]
 Values = Mapping[str, Array]
@@ -55,9 +55,24 @@ class Entry:
         """The kernel's run-time parameters, in the order of its ABI."""
         raise InternalError(f"command {self.kind} has no kernel parameters")
 
-    def ops(self, c: Command) -> dict[str, int]:
-        """Operations of the full shape by number format."""
+    def ops(self, c: Command, run: Run | None = None) -> dict[str, int]:
+        """Operations by number format, of the full shape or of what `run` makes real."""
         return {}
+
+    def shape(self, c: Command, run: Run | None = None) -> tuple[int, int, int] | None:
+        """Rows, columns and depth of a matrix product, for engines that work in tiles."""
+        return None
+
+    def rows(self, c: Command, run: Run | None = None, role: str = "y") -> int:
+        """Rows of an operand: all, or those that `run` makes real."""
+        rows = c.operand(role).region.rows
+        if run is None:
+            return rows
+        return min(rows, max(run.valid - int(c.attrs.get("row0", 0)), 0))
+
+    def moved(self, c: Command, operand: Operand, run: Run | None) -> int:
+        """Bytes of an operand that the command reads or writes."""
+        return self.rows(c, run, operand.role) * operand.region.width
 
     def operand_order(self) -> tuple[str, ...]:
         """All roles, in the order in which the kernel takes them."""
@@ -67,13 +82,15 @@ class Entry:
         """The kernel's family and static parameters."""
         return self.kind, tuple(sorted((name, c.attrs[name]) for name in self.static))
 
-    def cost(self, c: Command) -> Cost:
+    def cost(self, c: Command, run: Run | None = None) -> Cost:
+        """What the command computes and moves: its full shape, or what `run` makes real of it."""
         reads = set((self.reads + " " + self.updates).replace("?", "").split())
-        writes = set((self.writes + " " + self.updates).split())
+        writes = set((self.writes + " " + self.updates).replace("?", "").split())
         return Cost(
-            ops=self.ops(c),
-            reads={o.role: o.region.nbytes for o in c.operands if o.role in reads},
-            writes={o.role: o.region.nbytes for o in c.operands if o.role in writes},
+            ops=self.ops(c, run),
+            reads={o.role: self.moved(c, o, run) for o in c.operands if o.role in reads},
+            writes={o.role: self.moved(c, o, run) for o in c.operands if o.role in writes},
+            shape=self.shape(c, run),
         )
 
 

@@ -45,10 +45,13 @@ class Linear(Entry):
         strides = (stride(c, role) for role in ("x", "x_scale", "y", "residual"))
         return (_panels(c), *strides)
 
-    def ops(self, c: Command) -> dict[str, int]:
+    def ops(self, c: Command, run: Run | None = None) -> dict[str, int]:
         name = "bf16" if c.attrs["format"] == "bf16" else "int8"
-        rows = c.operand("y").region.rows
-        return {name: 2 * rows * _panels(c) * PANEL * int(c.attrs["K"])}
+        rows, columns, depth = self.shape(c, run)
+        return {name: 2 * rows * columns * depth}
+
+    def shape(self, c: Command, run: Run | None = None) -> tuple[int, int, int]:
+        return self.rows(c, run), _panels(c) * PANEL, int(c.attrs["K"])
 
 
 def _panels(c: Command) -> int:
