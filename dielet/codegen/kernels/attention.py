@@ -23,6 +23,8 @@ from dielet.codegen.targets.base import PANEL, Target
 from dielet.codegen.values import F32, I8, I16, I32, Value
 
 BLOCK = 128  # positions between two rescalings
+LINE = 64
+AHEAD = 8192  # bytes between what a lone row reads and what it asks for
 ROWS = 16  # rows of a chunk that pass over the cache together (with each of the G heads)
 
 
@@ -36,19 +38,10 @@ class Attention:
     out: str
     batch: bool = False  # rows are the next tokens of as many sequences
 
-
-@dataclass
-class State:
-    """The rows under way: `height` rows a tile, their queries, and what they have seen."""
-
-    height: int
-    q: Pointer  # i32 [rows, D/2]
-    m: Pointer  # f32 [rows]
-    sums: Pointer  # f32 [rows, lanes]
-    o: Pointer  # f32 [rows, D]
-    a: Pointer  # f32 [height]
-    s: Pointer  # f32 [height, BLOCK]
-    p: Pointer  # i16 [height, BLOCK]
+    @property
+    def alone(self) -> bool:
+        """Every row walks over a cache of its own: only its G heads share what is read."""
+        return self.T == 1 or self.batch
 
 
 def attention(k: Kernel, t: Target, s: Attention) -> None:
@@ -56,165 +49,182 @@ def attention(k: Kernel, t: Target, s: Attention) -> None:
     y = k.operand(F32 if s.out == "f32" else I16)
     kv_heads, q_stride, y_stride, head_bytes = (k.param() for _ in range(4))
     valid = k.valid
-
-    # A line is a run of rows that tiles divide: the G heads of a single row, or rows of one head.
-    single = s.T == 1 or s.batch
-    lines, line_rows = (1, s.G) if single else (s.G, ROWS)
-    most = max(1, t.registers // 2 // t.vectors)
-    height = divisor(line_rows, most)
-    rows = lines * line_rows
-    state = State(
-        height,
-        k.scratch(I32, rows * s.D // 2),
-        k.scratch(F32, rows),
-        k.scratch(F32, rows * t.lanes),
-        k.scratch(F32, rows * s.D),
-        k.scratch(F32, height),
-        k.scratch(F32, height * BLOCK),
-        k.scratch(I16, height * BLOCK),
-    )
-    row_blocks = valid if s.batch else k.i64(1) if single else (valid + (ROWS - 1)) // ROWS
+    walk = Walk(k, t, s)
+    if s.alone:
+        row_blocks = valid if s.batch else k.i64(1)
+        step = 1
+    else:
+        row_blocks, step = (valid + (ROWS - 1)) // ROWS, ROWS
     first, last = k.share(kv_heads * row_blocks)
     with k.loop(first, last) as unit:
-        head, t0 = unit // row_blocks, unit % row_blocks * (1 if single else ROWS)
-        start = k.position(t0, s.batch)
-        count = k.i64(1) if single else k.minimum(valid - t0, k.i64(ROWS))
+        head, t0 = unit // row_blocks, unit % row_blocks * step
+        count = k.i64(1) if s.alone else k.minimum(valid - t0, k.i64(ROWS))
+        each = k.i64(s.G) if s.alone else count  # rows of a line
 
         def place(line: Value, row: Value, stride: Value) -> Value:
             """Element index in q or y of a row of a line."""
-            if single:
+            if s.alone:
                 return t0 * stride + head * (s.G * s.D) + row * s.D
             return (t0 + row) * stride + (head * s.G + line) * s.D
 
-        with k.loop(lines) as line, k.loop(k.i64(s.G) if single else count) as row:
-            at = line * line_rows + row
-            for i in range(0, s.D, 16):
-                piece = q.load(place(line, row, q_stride) + i, 16)
-                state.q.cast(I16).store(at * s.D + i, piece)
-            state.m.store(at, k.const(F32, float("-inf")))
-            zero = k.const(F32.x(t.lanes), 0.0)
-            state.sums.store(at * t.lanes, zero)
-            for i in range(0, s.D, t.lanes):
-                state.o.store(at * s.D + i, zero)
-
+        with k.loop(walk.lines) as line, k.loop(each) as row:
+            walk.open(line * walk.line_rows + row, q.at(place(line, row, q_stride)))
         keys = k.cache(k_cache, t0, s.batch).at(head * head_bytes)
         values = k.cache(v_cache, t0, s.batch).at(head * head_bytes)
-        tiles = k.i64(line_rows // height) if single else (count + (height - 1)) // height
-        with (
-            k.loop(0, start + count, BLOCK) as b0,
-            k.loop(lines) as line,
-            k.loop(tiles) as tile,
-        ):
-            at = line * line_rows + tile * height
-            # The position of the tile's first row, and how much of the block its last row sees.
-            position = start if single else start + tile * height
-            end = k.minimum(position + (1 if single else height), start + count)
-            seen = k.minimum(end - b0, k.i64(BLOCK))
-            with k.when(seen > 0):
-                scores(k, t, s, state, at, keys, b0, seen, position)
-                probabilities(k, t, state, at, seen)
-                mix(k, t, s, state, at, values, b0, seen)
-
-        with k.loop(lines) as line, k.loop(k.i64(s.G) if single else count) as row:
-            at = line * line_rows + row
-            factor = 1.0 / k.sum(state.sums.load(at * t.lanes, t.lanes))
+        walk.blocks(keys, values, k.position(t0, s.batch), count)
+        with k.loop(walk.lines) as line, k.loop(each) as row:
             into = place(line, row, y_stride)
-            for i in range(0, s.D, t.lanes):
-                result = state.o.load(at * s.D + i, t.lanes) * factor
-                y.store(into + i, result if s.out == "f32" else t.to_bf16(k, result))
+            for i, result in enumerate(walk.close(line * walk.line_rows + row)):
+                number = result if s.out == "f32" else t.to_bf16(k, result)
+                y.store(into + i * t.lanes, number)
 
 
 def divisor(number: int, most: int) -> int:
     """The largest divisor of `number` that is at most `most`."""
-    return max(d for d in range(1, most + 1) if number % d == 0)
+    return max(d for d in range(1, max(1, most) + 1) if number % d == 0)
 
 
-def scores(
-    k: Kernel,
-    t: Target,
-    s: Attention,
-    state: State,
-    at: Value,
-    keys: Pointer,
-    b0: Value,
-    seen: Value,
-    position: Value,
-) -> None:
-    """state.s = q . k for a tile's rows, panel by panel; -inf where a row may not look."""
-    q = state.q.at(at * (s.D // 2))
-    lane = k.vector(I32, list(range(t.lanes)))
-    step = (
-        0 if s.T == 1 or s.batch else 1
-    )  # the next row of a tile stands this many positions later
-    with k.loop((seen + (PANEL - 1)) // PANEL) as panel:
-        base = keys.cast(I32).at((b0 + panel * PANEL) * (s.D // 2))
-        acc = k.cells(state.height, t.vectors, of=F32.x(t.lanes))
-        for r, c in acc:
-            acc[r, c] = 0.0
-        with k.loop(0, s.D // 2, 8) as j:
+class Walk:
+    """Some rows on their way over the cache, and what they have seen.
+
+    A line is a run of rows that tiles of `height` divide: the G heads of a row that stands alone,
+    or ROWS rows of one head.
+    """
+
+    def __init__(self, k: Kernel, t: Target, s: Attention) -> None:
+        self.k, self.t, self.s = k, t, s
+        self.lines, self.line_rows = (1, s.G) if s.alone else (s.G, ROWS)
+        self.height = divisor(self.line_rows, t.registers // 2 // t.vectors)
+        rows = self.lines * self.line_rows
+        self.q = k.scratch(I32, rows * s.D // 2)
+        self.m = k.scratch(F32, rows)
+        self.l = k.scratch(F32, rows * t.lanes)
+        self.o = k.scratch(F32, rows * s.D)
+        # Of the tile at hand: scores, probabilities, and what the old sums are worth.
+        self.scores = k.scratch(F32, self.height * BLOCK)
+        self.p = k.scratch(I16, self.height * BLOCK)
+        self.a = k.scratch(F32, self.height)
+
+    def open(self, row: Value, q: Pointer) -> None:
+        """Begin a row with its query."""
+        k, t, D = self.k, self.t, self.s.D
+        for i in range(0, D, 16):
+            self.q.cast(I16).store(row * D + i, q.load(i, 16))
+        zero = k.const(F32.x(t.lanes), 0.0)
+        self.m.store(row, k.const(F32, float("-inf")))
+        self.l.store(row * t.lanes, zero)
+        for i in range(0, D, t.lanes):
+            self.o.store(row * D + i, zero)
+
+    def close(self, row: Value) -> list[Value]:
+        """o / l of a row."""
+        t, D = self.t, self.s.D
+        factor = 1.0 / self.k.sum(self.l.load(row * t.lanes, t.lanes))
+        return [self.o.load(row * D + i, t.lanes) * factor for i in range(0, D, t.lanes)]
+
+    def blocks(self, keys: Pointer, values: Pointer, start: Value, count: Value) -> None:
+        """All rows over all blocks; `count` rows of the sequence, the first at `start`."""
+        k, alone = self.k, self.s.alone
+        tiles = (
+            k.i64(self.line_rows // self.height)
+            if alone
+            else (count + (self.height - 1)) // self.height
+        )
+        with (
+            k.loop(0, start + count, BLOCK) as b0,
+            k.loop(self.lines) as line,
+            k.loop(tiles) as tile,
+        ):
+            row = line * self.line_rows + tile * self.height
+            # The position of the tile's first row, and how much of the block its last row sees.
+            position = start if alone else start + tile * self.height
+            end = k.minimum(position + (1 if alone else self.height), start + count)
+            seen = k.minimum(end - b0, k.i64(BLOCK))
+            with k.when(seen > 0):
+                block_k = keys.cast(I32).at(b0 * (self.s.D // 2))
+                block_v = values.cast(I32).at(b0 // 2 * self.s.D)
+                self.score(row, block_k, seen, position - b0)
+                self.weigh(row, seen)
+                self.mix(row, block_v, seen)
+
+    def ask(self, stream: Pointer, nbytes: int) -> None:
+        """A row that stands alone reads its cache once: ask for what comes AHEAD of here."""
+        if self.s.alone:
+            with self.k.loop(0, nbytes // 4, LINE // 4) as i:
+                stream.at(AHEAD // 4).prefetch(i)
+
+    def score(self, row: Value, keys: Pointer, seen: Value, position: Value) -> None:
+        """scores = q . k for a tile's rows; -inf where a row may not look.
+
+        `position`: of the first row, from the beginning of the block.
+        """
+        with self.k.loop((seen + (PANEL - 1)) // PANEL) as panel:
+            self.score_panel(row, keys.at(panel * (PANEL * self.s.D // 2)), panel, position)
+
+    def score_panel(self, row: Value, keys: Pointer, panel: Value, position: Value) -> None:
+        k, t, half = self.k, self.t, self.s.D // 2
+        step = 0 if self.s.alone else 1  # the next row of a tile stands one position later
+        q = self.q.at(row * half)
+        acc = k.cells(self.height, t.vectors, of=F32.x(t.lanes))
+        for at in acc:
+            acc[at] = 0.0
+        with k.loop(0, half, 8) as j:
+            self.ask(keys.at(j * PANEL), 8 * PANEL * 4)
             for u in range(8):
-                key = [base.load((j + u) * PANEL + c * t.lanes, t.lanes) for c in range(t.vectors)]
-                for r in range(state.height):
-                    pair = t.broadcast(q[j + (r * (s.D // 2) + u)])
+                key = [keys.load((j + u) * PANEL + c * t.lanes, t.lanes) for c in range(t.vectors)]
+                for r in range(self.height):
+                    pair = t.broadcast(q[j + (r * half + u)])
                     for c in range(t.vectors):
                         acc[r, c] = t.dot2(k, acc[r, c], key[c], pair)
+        lane = k.vector(I32, list(range(t.lanes)))
+        hidden = k.const(F32.x(t.lanes), float("-inf"))
         for r, c in acc:
-            ahead = (position - b0 - panel * PANEL).trunc(I32) + (r * step - c * t.lanes)
-            visible = lane <= ahead
-            hidden = k.const(F32.x(t.lanes), float("-inf"))
-            masked = visible.choose(acc[r, c], hidden)
-            state.s.store(panel * PANEL + (r * BLOCK + c * t.lanes), masked)
+            ahead = (position - panel * PANEL).trunc(I32) + (r * step - c * t.lanes)
+            masked = (lane <= ahead).choose(acc[r, c], hidden)
+            self.scores.store(panel * PANEL + (r * BLOCK + c * t.lanes), masked)
 
+    def weigh(self, row: Value, seen: Value) -> None:
+        """p = exp2(s - m') in bfloat16, and the running maximum, sums and rescaling factors."""
+        k, t = self.k, self.t
+        columns = (seen + (PANEL - 1)) // PANEL * PANEL
+        with k.loop(self.height) as r:
+            s, p = self.scores.at(r * BLOCK), self.p.at(r * BLOCK)
+            old = self.m[row + r]
+            top = k.var(old.splat(t.lanes))
+            with k.loop(0, columns, t.lanes) as i:
+                top.value = k.larger(s.load(i, t.lanes), top.value)
+            new = k.max(top.value)
+            factor = exp2(k, old - new, EXP2_COARSE)
+            total = k.var(self.l.load((row + r) * t.lanes, t.lanes) * factor)
+            with k.loop(0, columns, PANEL) as i:
+                for c in range(0, PANEL, t.lanes):
+                    share = exp2(k, s.load(i + c, t.lanes) - new, EXP2_COARSE)
+                    total.value = total.value + share
+                    p.store(i + c, t.to_bf16(k, share))
+            self.m.store(row + r, new)
+            self.l.store((row + r) * t.lanes, total.value)
+            self.a.store(r, factor)
 
-def probabilities(k: Kernel, t: Target, state: State, at: Value, seen: Value) -> None:
-    """state.p = exp2(s - m') in bfloat16, and the running maximum, sums and rescaling factors."""
-    panels = (seen + (PANEL - 1)) // PANEL
-    with k.loop(state.height) as r:
-        s, p = state.s.at(r * BLOCK), state.p.at(r * BLOCK)
-        old = state.m[at + r]
-        top = k.var(old.splat(t.lanes))
-        with k.loop(0, panels * PANEL, t.lanes) as i:
-            top.value = k.larger(s.load(i, t.lanes), top.value)
-        new = k.max(top.value)
-        factor = exp2(k, old - new, EXP2_COARSE)
-        total = k.var(state.sums.load((at + r) * t.lanes, t.lanes) * factor)
-        with k.loop(0, panels * PANEL, PANEL) as i:
-            for c in range(0, PANEL, t.lanes):
-                share = exp2(k, s.load(i + c, t.lanes) - new, EXP2_COARSE)
-                total.value = total.value + share
-                p.store(i + c, t.to_bf16(k, share))
-        state.m.store(at + r, new)
-        state.sums.store((at + r) * t.lanes, total.value)
-        state.a.store(r, factor)
-
-
-def mix(
-    k: Kernel,
-    t: Target,
-    s: Attention,
-    state: State,
-    at: Value,
-    values: Pointer,
-    b0: Value,
-    seen: Value,
-) -> None:
-    """state.o = o a + p . v over the pairs of positions that the tile sees."""
-    wide = s.D // t.lanes
-    height = divisor(state.height, 4)
-    cols = divisor(wide, t.registers * 3 // 4 // height)
-    base = values.cast(I32).at(b0 // 2 * s.D)
-    for r0 in range(0, state.height, height):
-        for c0 in range(0, wide, cols):
-            acc = k.cells(height, cols, of=F32.x(t.lanes))
-            out = state.o.at((at + r0) * s.D + c0 * t.lanes)
-            for r, c in acc:
-                acc[r, c] = out.load(r * s.D + c * t.lanes, t.lanes) * state.a[r0 + r]
-            with k.loop((seen + 1) // 2) as j:
-                line = base.at(j * s.D + c0 * t.lanes)
-                v = [line.load(c * t.lanes, t.lanes) for c in range(cols)]
-                for r in range(height):
-                    pair = t.broadcast(state.p.cast(I32)[j + (r0 + r) * (BLOCK // 2)])
-                    for c in range(cols):
-                        acc[r, c] = t.dot2(k, acc[r, c], v[c], pair)
-            for r, c in acc:
-                out.store(r * s.D + c * t.lanes, acc[r, c])
+    def mix(self, row: Value, values: Pointer, seen: Value) -> None:
+        """o = o a + p . v over the pairs of positions that the tile sees."""
+        k, t, D = self.k, self.t, self.s.D
+        wide = D // t.lanes
+        height = divisor(self.height, 4)
+        cols = divisor(wide, t.registers * 3 // 4 // height)
+        for r0 in range(0, self.height, height):
+            for c0 in range(0, wide, cols):
+                acc = k.cells(height, cols, of=F32.x(t.lanes))
+                out = self.o.at((row + r0) * D + c0 * t.lanes)
+                for r, c in acc:
+                    acc[r, c] = out.load(r * D + c * t.lanes, t.lanes) * self.a[r0 + r]
+                with k.loop((seen + 1) // 2) as j:
+                    if r0 == 0 and c0 == 0:
+                        self.ask(values.at(j * D), 4 * D)
+                    line = values.at(j * D + c0 * t.lanes)
+                    v = [line.load(c * t.lanes, t.lanes) for c in range(cols)]
+                    for r in range(height):
+                        pair = t.broadcast(self.p.cast(I32)[j + (r0 + r) * (BLOCK // 2)])
+                        for c in range(cols):
+                            acc[r, c] = t.dot2(k, acc[r, c], v[c], pair)
+                for r, c in acc:
+                    out.store(r * D + c * t.lanes, acc[r, c])
