@@ -1,57 +1,40 @@
 """Partition plans: for every node of a graph, the axis it is cut along and each chiplet's range.
 
-A plan is a function; a device names the one it wants.  `column`: every linear is cut along its
-outputs and what the next one needs is gathered, so no sum is ever split and any number of chiplets
-gives bit-identical results.
+A device names the plan that it wants.  `column`: every linear is cut along its outputs and what
+the next one needs is gathered, so no sum is ever split and any number of chiplets gives
+bit-identical results.  `column_row`: every second linear is cut along its inputs instead, so that
+only sums travel.  `local.py` has both for chiplets with memories of their own; where all chiplets
+share one memory nothing travels, and `column` is the only plan.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from dielet.errors import UsageError
 from dielet.formats.packed import PANEL
 from dielet.graph import Graph, Node, activation_group
+from dielet.partition.cut import Cut, Division, Range, share
+from dielet.partition.local import local_cuts
 
-Range = tuple[int, int]
+PLANS = ("column", "column_row")
 
 
-@dataclass(frozen=True)
-class Cut:
-    """A node's work divided over chiplets: `ranges[c]` is chiplet c's part, empty when lo == hi.
+def divide(graph: Graph, plan: str, chiplets: int, local: bool = False) -> Division:
+    """Cut every node of `graph` over `chiplets` by the named plan.
 
-    axis: 'rows' (tokens), 'columns' (outputs), 'kv_heads', or 'none' (chiplet 0 does it all).
+    `local`: chiplets have activation memories of their own.
     """
-
-    axis: str
-    ranges: tuple[Range, ...]
-
-
-@dataclass(frozen=True)
-class Division:
-    """A graph and one cut per node."""
-
-    graph: Graph
-    chiplets: int
-    cuts: tuple[Cut, ...]
-
-
-def share(total: int, granule: int, chiplets: int) -> tuple[Range, ...]:
-    """Split `total` into contiguous ranges that begin at multiples of `granule`."""
-    units = -(-total // granule)
-    edges = [min(total, units * c // chiplets * granule) for c in range(chiplets + 1)]
-    return tuple(itertools.pairwise(edges))
-
-
-def divide(graph: Graph, plan: str, chiplets: int) -> Division:
-    """Cut every node of `graph` over `chiplets` by the named plan."""
     if plan not in PLANS:
         raise UsageError(f"partition plan '{plan}' is unknown; known: {', '.join(PLANS)}")
     if not 1 <= chiplets <= 64:
         raise UsageError(f"{chiplets} chiplets: must be from 1 to 64")
-    return Division(graph, chiplets, PLANS[plan](graph, chiplets))
+    if local:
+        return Division(graph, chiplets, local_cuts(graph, chiplets, plan == "column_row"))
+    if plan != "column":
+        raise UsageError(
+            f"partition plan '{plan}' is for chiplets with memories of their own; "
+            "this device's chiplets share one: use column"
+        )
+    return Division(graph, chiplets, _column(graph, chiplets))
 
 
 def _column(graph: Graph, chiplets: int) -> tuple[Cut, ...]:
@@ -102,6 +85,3 @@ def _attention_columns(node: Node, chiplets: int) -> tuple[Range, ...]:
     return tuple(
         (lo * width, hi * width) for lo, hi in share(int(node.attrs["kv_heads"]), 1, chiplets)
     )
-
-
-PLANS: dict[str, Callable[[Graph, int], tuple[Cut, ...]]] = {"column": _column}
