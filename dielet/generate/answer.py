@@ -11,6 +11,7 @@ from types import TracebackType
 
 import numpy as np
 
+from dielet import profiling
 from dielet.errors import InternalError, UsageError
 from dielet.generate.protocol import FloatArray, Runtime, State
 from dielet.generate.receipt import Clock, Receipt, memory_by_owner, sha256
@@ -207,7 +208,8 @@ class Decoding:
             begin = perf_counter()
             past = state.past
             for row, logits in enumerate(self._runtime.forward_all(state, ids)):
-                chosen.append((self._sampler.choose(logits), logits.values.copy()))
+                with profiling.mark(self._runtime, "sample"):
+                    chosen.append((self._sampler.choose(logits), logits.values.copy()))
                 if row == len(guess) or chosen[-1][0] != guess[row]:
                     break
             state.rewind(past + len(chosen))
@@ -228,8 +230,9 @@ class Decoding:
             if choose:
                 if logits is None:
                     raise InternalError("the program gave no logits although they were wanted")
-                self.tokens.append(self._sampler.choose(logits))
-                self._keep(logits.values)
+                with profiling.mark(self._runtime, "sample"):
+                    self.tokens.append(self._sampler.choose(logits))
+                    self._keep(logits.values)
             seconds = perf_counter() - begin
         self._clock.add(decode=decode, tokens=len(tokens), seconds=seconds)
 
@@ -243,7 +246,8 @@ class Decoding:
         """(text that `token` makes final, why the answer ends with it or "")."""
         if token in self._eos:
             return "", STOP  # it has no text of its own, even where it is not a "special" token
-        piece, met = self._stops.push(self._detokenizer.push(token))
+        with profiling.mark(self._runtime, "detokenize"):
+            piece, met = self._stops.push(self._detokenizer.push(token))
         self._text.append(piece)
         if met:
             return piece, STOP_STRING

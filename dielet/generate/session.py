@@ -11,6 +11,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, TypedDict, Unpack, cast
 
+from dielet import profiling
 from dielet.checkpoint.spec import ModelSpec
 from dielet.errors import CapacityError, DamagedFile, MissingFile, UsageError
 from dielet.generate.answer import Decoding, Gate, Request, Result, Stream
@@ -194,7 +195,8 @@ class Model:
         for name in ("system", "thinking") if raw else ("system",):
             if options.get(name) is not None:
                 raise UsageError(f"{name} needs the chat template, but {why}; leave {name} out")
-        return self.text.encode(prompt, special=True)
+        with profiling.mark(self._runtime, "tokenize", before=True):
+            return self.text.encode(prompt, special=True)
 
     def _encode_messages(self, messages: Sequence[Message], options: Options) -> list[int]:
         if options.get("raw"):
@@ -204,9 +206,10 @@ class Model:
             if messages[0].get("role") == "system":
                 raise UsageError("system is given twice: as an option and as the first message")
             messages = [{"role": "system", "content": system}, *messages]
-        return self.text.encode(
-            self.text.chat_prompt(messages, options.get("thinking")), special=False
-        )
+        with profiling.mark(self._runtime, "chat_template", before=True):
+            text = self.text.chat_prompt(messages, options.get("thinking"))
+        with profiling.mark(self._runtime, "tokenize", before=True):
+            return self.text.encode(text, special=False)
 
     def _room(self, prompt: int, wanted: int | None) -> int:
         """How many tokens to choose at most: the last one chosen needs no place in the cache."""
@@ -227,10 +230,12 @@ class Model:
         return min(count, room)
 
 
-def load(directory: str | Path, threads: int | None = None) -> Model:
+def load(directory: str | Path, threads: int | None = None, profiler: bool | None = None) -> Model:
     """Load a model directory made by `compile`.
 
-    `threads` None uses one per core.  Raises MissingFile, or DamagedFile naming the file.
+    `threads` None uses one per core.  `profiler`: the model is always profiled (True), never
+    (False), or when a session asks for it (None).  Raises MissingFile, or DamagedFile naming the
+    file.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -244,7 +249,7 @@ def load(directory: str | Path, threads: int | None = None) -> Model:
         pending = pool.submit(Text.load, directory)
         from dielet.host import load_runtime
 
-        runtime = load_runtime(directory, threads=threads)
+        runtime = load_runtime(directory, threads=threads, profiler=profiler)
         try:
             text = pending.result()
             path = directory / GENERATION_CONFIG

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dielet import paths
+from dielet import paths, profiling
 from dielet.checkpoint.spec import ModelSpec
 from dielet.codegen import KernelKey, compile_kernels, host_target
 from dielet.errors import NumericError, UsageError
@@ -97,6 +97,10 @@ class Runtime:
         """Workers that a program runs on."""
         return self._team.workers
 
+    def ticks(self) -> int:
+        """The counter that the stamps of commands are taken from."""
+        return self._library.clock()
+
     def new_state(self) -> State:
         return State(self.layout)
 
@@ -174,7 +178,9 @@ class Runtime:
         """Embed, run, and return the hidden states; without a state, caches are in the binding."""
         n = len(tokens)
         self._ids[:n] = tokens
-        self._embedding.look_up(self._ids[:n], self._io(self._bases, tables.program, "hidden_in"))
+        with profiling.mark(self, "model.model.embed_tokens", before=True):
+            hidden_in = self._io(self._bases, tables.program, "hidden_in")
+            self._embedding.look_up(self._ids[:n], hidden_in)
         self._bases.table[KV] = address(state.kv) if state is not None else 0
         self._run(tables, self._bases, past, n)
         return self._io(self._bases, tables.program, "hidden_out")[:n]
@@ -279,6 +285,13 @@ def _best(shares: list[tuple[int, NDArray[np.int32]]]) -> int:
     return argmax
 
 
-def load_runtime(directory: str | Path, threads: int | None = None) -> Runtime:
-    """Open a model directory and make it ready to run on `threads` cores (default: all)."""
-    return Runtime(open_directory(directory), threads)
+def load_runtime(
+    directory: str | Path, threads: int | None = None, profiler: bool | None = None
+) -> Runtime:
+    """Open a model directory and make it ready to run on `threads` cores (default: all).
+
+    `profiler`: always profiled (True), never (False), or when a session asks for it (None).
+    """
+    runtime = Runtime(open_directory(directory), threads)
+    profiling.loaded(runtime, profiler)
+    return runtime

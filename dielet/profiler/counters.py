@@ -1,0 +1,191 @@
+"""Counter tracks of a step: sampled at a fixed number of places between its start and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dielet.profiler.plan import Facts, Figures, Plan, Step
+from dielet.profiler.tracks import Track, Tracks
+from dielet.profiler.work import LINK
+from dielet.program.commands import ENTRIES
+from dielet.program.types import Program, Region
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+SLICES_PER_SAMPLE, FEWEST, MOST = 32, 8, 256
+
+
+@dataclass(frozen=True)
+class Counter:
+    """One counter track; `once`: a single sample at the start, not one per place."""
+
+    track: Track
+    once: bool
+
+
+class Counters:
+    """The counters of every step of one plan, and what is needed to compute their values."""
+
+    def __init__(self, plan: Plan, tracks: Tracks) -> None:
+        self.plan = plan
+        self.samples = int(np.clip(len(plan.pieces) // SLICES_PER_SAMPLE, FEWEST, MOST))
+        programs = [facts.program for facts in plan.facts]
+        self.chiplets = sorted({program.queues[c.queue].chiplet for program in programs
+                                for c in program.commands})  # fmt: skip
+        self._chiplet_of = np.array(
+            [_chiplet(plan.facts[piece.run], piece.command) for piece in plan.pieces]
+        )
+        self._weights = {c: sum(weight_bytes(p, c) for p in programs) for c in self.chiplets}
+        self._kv = {c: sum(kv_bytes(p, c) for p in programs) for c in self.chiplets}
+        live = [live_bytes(program) for program in programs]
+        self._live = {
+            c: np.array([live[piece.run][c][piece.command] for piece in plan.pieces], np.float64)
+            for c in self.chiplets
+        }
+        self.counters: list[Counter] = []
+        self._series: list[tuple[str, int]] = []
+        for chiplet in self.chiplets:
+            for name, present in (
+                ("DRAM bytes in use", self._weights[chiplet] + self._kv[chiplet] > 0),
+                ("shared-memory bytes in use", bool(self._live[chiplet].any())),
+                ("DRAM GB/s", self._moves(chiplet, "dram")),
+                ("link GB/s", self._moves(chiplet, LINK)),
+            ):
+                if present:
+                    track = tracks.counter(plan.place, chiplet, name)
+                    self.counters.append(Counter(track, name == "DRAM bytes in use"))
+                    self._series.append((name, chiplet))
+
+    def _moves(self, chiplet: int, memory: str) -> bool:
+        """Whether any command of `chiplet` moves bytes of `memory`."""
+        return any(
+            memory in facts.work.memories
+            and bool(facts.work.moved[:, mine, facts.work.memories.index(memory)].any())
+            for facts in self.plan.facts
+            if (mine := [n for n in range(len(facts.program.commands))
+                         if _chiplet(facts, n) == chiplet])
+        )  # fmt: skip
+
+    def places(self, begin: I64, end: I64) -> I64:
+        """int64 [steps, samples + 1]: the times of the samples, and the step's end."""
+        first = begin.min(axis=1)[:, None]
+        last = end.max(axis=1)[:, None]
+        return first + (last - first) * np.arange(self.samples + 1) // self.samples
+
+    def values(self, steps: Sequence[Step], begin: I64, end: I64, figures: Figures) -> F64:
+        """f64 [steps, all samples]: of each counter one value, or one per place and a last 0."""
+        edges = self.places(begin, end)
+        columns = []
+        for name, chiplet in self._series:
+            mine = self._chiplet_of == chiplet
+            if name == "DRAM bytes in use":
+                columns.append(self._in_use(steps, chiplet))
+            elif name == "shared-memory bytes in use":
+                columns.append(self._sampled(self._live[chiplet], mine, begin, edges))
+            else:
+                moved = figures.dram if name == "DRAM GB/s" else figures.linked
+                columns.append(self._rates(moved, mine, begin, end, edges))
+        return np.concatenate(columns, axis=1) if columns else np.zeros((len(steps), 0))
+
+    def _in_use(self, steps: Sequence[Step], chiplet: int) -> F64:
+        tokens = np.array([max(r.past + r.valid for r in s.runs) for s in steps], np.float64)
+        return (self._weights[chiplet] + self._kv[chiplet] * tokens)[:, None]
+
+    def _sampled(self, live: F64, mine: NDArray[np.bool_], begin: I64, edges: I64) -> F64:
+        """At every place what is live during the last command that began before it."""
+        order = np.argsort(begin[:, mine], axis=1, kind="stable")
+        starts = np.take_along_axis(begin[:, mine], order, axis=1)
+        flat, offset = _stacked(starts)
+        at = np.searchsorted(flat, edges[:, :-1] + offset, side="right") - 1
+        at -= np.arange(len(begin))[:, None] * starts.shape[1]
+        chosen = np.take_along_axis(order, np.clip(at, 0, None), axis=1)
+        return np.concatenate([live[mine][chosen], np.zeros((len(begin), 1))], axis=1)
+
+    def _rates(self, moved: F64, mine: NDArray[np.bool_], begin: I64, end: I64, edges: I64) -> F64:
+        """GB/s between one place and the next: each slice's bytes spread over its time."""
+        total = np.zeros(edges.shape)
+        for lane in sorted({*self.plan.lane[mine].tolist()}):
+            here = mine & (self.plan.lane == lane)
+            starts, ends = begin[:, here], end[:, here]
+            times = np.stack([starts, ends], axis=2).reshape(len(starts), -1)
+            amounts = np.cumsum(moved[:, here], axis=1)
+            before = amounts - moved[:, here]
+            heights = np.stack([before, amounts], axis=2).reshape(len(starts), -1)
+            flat, offset = _stacked(times)
+            base = np.arange(len(starts))[:, None] * (heights.max() + 1)
+            total += np.interp(edges + offset, flat, (heights + base).ravel()) - base
+        width = np.maximum(np.diff(edges, axis=1), 1)
+        rates = np.diff(total, axis=1) / width * 1e3  # bytes per picosecond are 1000 GB/s
+        return np.concatenate([rates, np.zeros((len(begin), 1))], axis=1)
+
+
+def _stacked(times: I64) -> tuple[I64, I64]:
+    """All rows in one increasing sequence, and what was added to each row for that."""
+    span = int(times.max() - times.min()) + 1
+    offset = np.arange(len(times), dtype=np.int64)[:, None] * (span + 1)
+    return (times - times.min() + offset).ravel(), offset - times.min()
+
+
+def _chiplet(facts: Facts, command: int) -> int:
+    return facts.program.queues[facts.program.commands[command].queue].chiplet
+
+
+def weight_bytes(program: Program, chiplet: int) -> int:
+    """Bytes of the parameters that commands of `chiplet` use, each counted once."""
+    regions = {
+        operand.region
+        for command in program.commands
+        if program.queues[command.queue].chiplet == chiplet
+        for operand in command.operands
+        if operand.region.space.split(".")[0] in ("weights", "head", "embedding")
+    }
+    return sum(region.nbytes for region in regions)
+
+
+def kv_bytes(program: Program, chiplet: int) -> float:
+    """Bytes of cache per position that commands of `chiplet` read."""
+    regions = {
+        operand.region
+        for command in program.commands
+        if command.kind == "attention" and program.queues[command.queue].chiplet == chiplet
+        for operand in command.operands
+        if operand.region.space.split(".")[0] == "kv"
+    }
+    return sum(region.nbytes for region in regions) / max(program.capacity, 1)
+
+
+def live_bytes(program: Program) -> dict[int, I64]:
+    """By chiplet, per command: bytes of activations that it or a later command still reads.
+
+    A value counts from the command that writes it, on whose chiplet, to its last reader.
+    """
+    count = len(program.commands)
+    last = list(range(count))
+    written: list[list[Region]] = []
+    for number, command in enumerate(program.commands):
+        entry = ENTRIES[command.kind]
+        reads = (entry.reads + " " + entry.updates).replace("?", "").split()
+        writes = (entry.writes + " " + entry.updates).replace("?", "").split()
+        inputs = [o.region for o in command.operands if o.role in reads and _shared(o.region.space)]
+        for dep in command.deps:
+            outputs = written[dep]
+            if last[dep] < number and any(a.overlaps(b) for a in outputs for b in inputs):
+                last[dep] = number
+        written.append(
+            [o.region for o in command.operands if o.role in writes and _shared(o.region.space)]
+        )
+    live = {queue.chiplet: np.zeros(count + 1, np.int64) for queue in program.queues}
+    for number, command in enumerate(program.commands):
+        nbytes = sum(region.nbytes for region in written[number])
+        series = live[program.queues[command.queue].chiplet]
+        series[number] += nbytes
+        series[last[number] + 1] -= nbytes
+    return {chiplet: np.cumsum(series)[:-1] for chiplet, series in live.items()}
+
+
+def _shared(space: str) -> bool:
+    return space.split(".")[0] == "shared"

@@ -1,0 +1,108 @@
+"""What the trace says of each command besides its times: index, shape, format, places, causes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dielet.devices import Device
+from dielet.program.commands import ENTRIES
+from dielet.program.commands.entry import ITEM_SIZE
+from dielet.program.types import Command, Operand, Program
+
+NEURAL_DMA = "Neural DMA"
+MOST_NAMED = 4  # commands waited for that are named; of more, the rest is counted
+
+
+def engine_title(device: Device, program: Program, command: int) -> str:
+    """The name of the track that a command belongs on."""
+    queue = program.queues[program.commands[command].queue]
+    return device.engine[queue.engine].title
+
+
+def command_indices(program: Program) -> list[int]:
+    """Per command: how many of the same layer the same chiplet has before it."""
+    seen: Counter[tuple[int, str]] = Counter()
+    indices = []
+    for command in program.commands:
+        key = program.queues[command.queue].chiplet, command.layer
+        indices.append(seen[key])
+        seen[key] += 1
+    return indices
+
+
+def direct_dependencies(program: Program, skip: frozenset[int]) -> list[tuple[int, ...]]:
+    """Per command: the commands that it depends on, without those implied by the others.
+
+    Commands in `skip` count as not there, with all their dependencies.
+    """
+    before: list[int] = []  # per command: bit set of all commands that come before it
+    direct = []
+    for number, command in enumerate(program.commands):
+        implied, kept = 0, []
+        if number not in skip:
+            for dep in sorted(set(command.deps) - skip, reverse=True):
+                if not implied >> dep & 1:
+                    kept.append(dep)
+                    implied |= before[dep] | 1 << dep
+        before.append(implied)
+        direct.append(tuple(reversed(kept)))
+    return direct
+
+
+def shape_of(command: Command) -> str:
+    """The command's shape, rows first: `1x2048 . 2048x1024` for a product, sizes elsewhere."""
+    if command.kind == "linear":
+        y = _size(command.operand("y"))
+        rows, columns = y.split("x")
+        return f"{rows}x{command.attrs['K']} . {command.attrs['K']}x{columns}"
+    if command.kind == "attention":
+        cache = command.operand("k_cache").region
+        positions = cache.width // (2 * int(command.attrs["D"]))
+        return f"{_size(command.operand('q'))} over {cache.rows} heads x {positions} positions"
+    for role in ("x", "gate", "k"):
+        if command.has(role):
+            return _size(command.operand(role))
+    return _size(command.operands[0]) if command.operands else ""
+
+
+def format_of(command: Command) -> str:
+    """The number format of the weights, or of what is written."""
+    if "format" in command.attrs:
+        group = int(command.attrs.get("group", 0))
+        suffix = f"g{group}" if group else ""
+        return f"{command.attrs['format']}{suffix}{'m' if command.attrs.get('minimum') else ''}"
+    if "out" in command.attrs:
+        return str(command.attrs["out"])
+    written = [o.dtype for o in command.operands if o.role in ENTRIES[command.kind].writes.split()]
+    return {"s8": "int8", "i32": "int32"}.get(written[0], written[0]) if written else ""
+
+
+def places_of(command: Command, device: Device) -> str:
+    """From and to which memories: `dram, shared -> shared`."""
+    cost = ENTRIES[command.kind].cost(command)
+    sides = []
+    for roles in (cost.reads, cost.writes):
+        spaces = [o.region.space for o in command.operands if o.role in roles]
+        sides.append(", ".join(dict.fromkeys(_place(space, device) for space in spaces)))
+    return " -> ".join(sides)
+
+
+def waited_for(program: Program, commands: tuple[int, ...], indices: list[int]) -> str:
+    """Commands in words, as they are named on their tracks, with their chiplets."""
+    named = [
+        f"{program.commands[c].layer}_{indices[c]}"
+        f" (chiplet {program.queues[program.commands[c].queue].chiplet})"
+        for c in commands[-MOST_NAMED:]
+    ]
+    rest = len(commands) - len(named)
+    return ", ".join(named) + (f" and {rest} more" if rest else "")
+
+
+def _place(space: str, device: Device) -> str:
+    owner = space.partition(".")[2]
+    return device.memory_of(space) + (f" of chiplet {owner}" if owner else "")
+
+
+def _size(operand: Operand) -> str:
+    region = operand.region
+    return f"{region.rows}x{region.width // ITEM_SIZE[operand.dtype]}"

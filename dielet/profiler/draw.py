@@ -1,0 +1,213 @@
+"""The packets of the steps of one plan: as a template, and the columns that fill it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dielet.profiler import perfetto as p
+from dielet.profiler.counters import Counters
+from dielet.profiler.describe import format_of, places_of, shape_of
+from dielet.profiler.plan import Piece, Plan, Step
+from dielet.profiler.template import Body, Field, Layout, NameTable, Template
+from dielet.profiler.texts import Texts, Used
+from dielet.profiler.tracks import Track, Tracks
+from dielet.profiler.wire import Bytes, number
+
+I64 = NDArray[np.int64]
+Columns = dict[str, NDArray[np.generic]]
+
+NAME_WIDTH = 4  # bytes of a name's number: 2^28 names
+BYTES, OPS, RATE, PERCENT, WAIT, COUNT = 5, 6, 4, 2, 5, 4  # bytes of the varints in arguments
+
+
+def _most(width: int) -> int:
+    return (1 << 7 * width) - 1
+
+
+@dataclass(frozen=True)
+class Filled:
+    """The numbers of several steps of one plan, ready to be put into any of its templates."""
+
+    steps: Sequence[Step]
+    times: I64  # ns
+    columns: Columns
+
+
+class Drawing:
+    """What all steps of one plan put into a trace, and how."""
+
+    def __init__(
+        self, plan: Plan, tracks: Tracks, texts: Texts, sample: Step, time_width: int
+    ) -> None:
+        self.plan = plan
+        self.counters = Counters(plan, tracks)
+        self.runs = [(run.program, run.workload) for run in sample.runs]
+        self.instance = sample.instance
+        chiplets = {facts.program.queues[c.queue].chiplet for facts in plan.facts
+                    for c in facts.program.commands}  # fmt: skip
+        devices = sorted({plan.place.device_of(chiplet) for chiplet in chiplets})
+        self.workloads = [
+            (run, tracks.workload(plan.place, device))
+            for run in range(len(self.runs))
+            for device in devices
+        ]
+        self.names = self._names()
+        self.used = Used(texts)
+        self.tracks = list(
+            dict.fromkeys(
+                track
+                for leaf in (
+                    *(track for _, track in self.workloads),
+                    *(piece.track for piece in plan.pieces),
+                    *(counter.track for counter in self.counters.counters),
+                )
+                for track in leaf.chain()
+            )
+        )
+        self._estimated = any(np.isfinite(f.work.peak_bytes).any() for f in plan.facts)
+        self._bound = self._estimated or all(run.bound is not None for run in sample.runs)
+        self._tables: dict[tuple[int, bool], NameTable] = {}
+        self._template = self._lay_out(time_width)
+        self.header = p.interned(self.used.entries, p.CLEARED | p.NEEDS_STATE)
+        self.header += b"".join(track.descriptor() for track in self.tracks)
+
+    @property
+    def slices(self) -> int:
+        """Slices of one step, those of the Device Workload track included."""
+        return len(self.plan.pieces) + len(self.workloads)
+
+    def name_packet(self, step: Step, merged: bool, first: int) -> Bytes:
+        """The names of a step, numbered from `first`; in a merged file they say the instance."""
+        digits = len(str(step.sequence))
+        table = self._tables.get((digits, merged))
+        if table is None:
+            prefix = f"i{self.instance}_" if merged else ""
+            names = [(prefix, after) for after in self.names]
+            table = self._tables[digits, merged] = NameTable(names, digits, NAME_WIDTH)
+        return table.render(step.sequence, first)
+
+    def _names(self) -> list[str]:
+        """What follows the sequence number in each different name; `_name_of` finds a piece's."""
+        known: dict[str, int] = {}
+        self._name_of = []
+        for run, _ in self.workloads:
+            name = f"_Device Workload_{self.runs[run][1]}"
+            self._name_of.append(known.setdefault(name, len(known)))
+        for piece in self.plan.pieces:
+            facts = self.plan.facts[piece.run]
+            layer = facts.program.commands[piece.command].layer
+            index = facts.indices[piece.command]
+            name = f"_W{self.runs[piece.run][1]}_{layer}_{index}"
+            self._name_of.append(known.setdefault(name, len(known)))
+        return list(known)
+
+    # Times of a step: slices' starts, slices' ends, runs' starts, runs' ends, counters' places.
+
+    def _lay_out(self, time_width: int) -> Template:
+        layout = Layout(time_width)
+        n, runs = len(self.plan.pieces), len(self.runs)
+        for place, (run, track) in enumerate(self.workloads):
+            layout.event(2 * n + run, self._workload_begin(place, run, track), stateful=True)
+        for place, piece in enumerate(self.plan.pieces):
+            layout.event(place, self._begin(place, piece), stateful=True)
+            layout.end(n + place, piece.track.uuid)
+        for run, track in self.workloads:
+            layout.end(2 * n + runs + run, track.uuid)
+        sample, first = 0, 2 * n + 2 * runs
+        for counter in self.counters.counters:
+            for place in range(1 if counter.once else self.counters.samples + 1):
+                layout.counter(first + place, counter.track.uuid, Field("counter", sample, 0))
+                sample += 1
+        return layout.template()
+
+    def _slice(self, track: Track, category: str, name: int) -> Body:
+        event = Body().add(number(p.TYPE, p.BEGIN) + number(p.TRACK, track.uuid))
+        event.add(number(p.CATEGORY, self.used.category(category)))
+        return event.hole(p.NAME, Field("name", self._name_of[name], NAME_WIDTH))
+
+    def _text(self, event: Body, key: str, value: str) -> None:
+        event.add(p.string_argument(self.used.key(key), self.used.string(value)))
+
+    def _workload_begin(self, place: int, run: int, track: Track) -> Body:
+        program = self.runs[run][0]
+        event = self._slice(track, track.name, place)
+        self._text(event, "phase", program.phase)
+        self._text(event, "program", program.name)
+        for key, value in (("tokens", program.tokens), ("capacity", program.capacity)):
+            event.message(
+                p.ANNOTATION,
+                Body().add(number(p.KEY, self.used.key(key)) + number(p.UINT, value)),
+            )
+        event.argument(self.used.key("valid"), Field("valid", run, COUNT))
+        event.argument(self.used.key("past"), Field("past", run, COUNT))
+        return event
+
+    def _begin(self, place: int, piece: Piece) -> Body:
+        facts = self.plan.facts[piece.run]
+        command = facts.program.commands[piece.command]
+        key = self.used.key
+        title = self.plan.place.device.engine[facts.program.queues[command.queue].engine].title
+        event = self._slice(piece.track, title, len(self.workloads) + place)
+        self._text(event, "kind", command.kind)
+        self._text(event, "shape", shape_of(command))
+        self._text(event, "format", format_of(command))
+        self._text(event, "memory", places_of(command, self.plan.place.device))
+        event.argument(key("bytes"), Field("bytes", place, BYTES))
+        event.argument(key("MB/s"), Field("byte_rate", place, RATE))
+        if facts.work.ops[:, piece.command].any():
+            event.argument(key("operations"), Field("ops", place, OPS))
+            event.argument(key("GOP/s"), Field("op_rate", place, RATE))
+        if self._estimated:
+            event.argument(key("% of peak"), Field("percent", place, PERCENT))
+        if self._bound:
+            self.used.bounds()
+            event.argument(key("bound by"), Field("bound", place, 1), p.STRING)
+        if piece.waited:
+            self._text(event, "waited for", piece.waited)
+            event.argument(key("waited ns"), Field("waited", place, WAIT))
+        for edge in piece.edges:
+            event.hole(p.FLOW, Field("flow", edge, 0))
+        return event
+
+    def fill(self, steps: Sequence[Step], first_flow: I64) -> Filled:
+        """Columns for steps of this plan; names are numbered by whoever writes a file."""
+        plan = self.plan
+        begin, end = plan.times(steps)
+        figures = plan.figures(steps, begin, end)
+        bounds = plan.bounds.tolist()
+        starts = np.minimum.reduceat(begin, bounds[:-1], axis=1)
+        ends = np.maximum.reduceat(end, bounds[:-1], axis=1)
+        places = self.counters.places(begin, end)
+        duration = np.maximum(end - begin, 1)
+        columns: Columns = {
+            "bytes": _whole(figures.moved, BYTES),
+            "byte_rate": _whole(figures.moved * 1e6 / duration, RATE),
+            "ops": _whole(figures.ops, OPS),
+            "op_rate": _whole(figures.ops * 1e3 / duration, RATE),
+            "percent": _whole(figures.reached * 100, PERCENT),
+            "bound": figures.bound + 1,
+            "waited": np.minimum(plan.gaps(begin, end) // 1000, _most(WAIT)),
+            "valid": np.array([[run.valid for run in step.runs] for step in steps]),
+            "past": np.array([[run.past for run in step.runs] for step in steps]),
+            "flow": (first_flow[:, None] + np.arange(plan.flow_count)).astype(np.uint64),
+            "counter": self.counters.values(steps, begin, end, figures),
+        }
+        times = np.concatenate([begin, end, starts, ends, places], axis=1) // 1000
+        return Filled(steps, times, columns)
+
+    def render(self, filled: Filled, first_name: I64) -> tuple[Bytes, I64]:
+        """The events, uint8 [steps, bytes], and where each packet ends; see `Template.render`.
+
+        first_name: the number of each step's first name.
+        """
+        names = first_name[:, None] + np.arange(len(self.names))
+        return self._template.render(filled.times, {**filled.columns, "name": names})
+
+
+def _whole(values: NDArray[np.float64], width: int) -> I64:
+    """Rounded to whole numbers that a varint of `width` bytes holds."""
+    return np.rint(np.clip(values, 0, _most(width))).astype(np.int64)

@@ -1,0 +1,344 @@
+"""Sessions: from when to when is profiled, and what is left behind."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import platform
+import signal
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from dielet import __version__, profiling
+from dielet.devices import load_device
+from dielet.errors import UsageError
+from dielet.host.limits import probes, read_bandwidth
+from dielet.host.runtime import Runtime
+from dielet.profiler.recorder import Recorder, instances
+from dielet.profiler.tracks import Place
+from dielet.profiler.work import LINK, Peaks
+from dielet.profiler.writer import Attributes, Source, TraceWriter, Written
+
+MEMORY, DISK = 64 << 20, 8 << 30
+BROWSER_BYTES = 500_000_000
+"""A browser gives a trace about 2 GB, and needs up to four times a file's uncompressed size."""
+
+_lock = threading.Lock()
+_running: Session | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a session recorded and wrote.
+
+    executions: of programs with their head; commands: slices on engine tracks; dropped: commands
+    whose records did not fit the buffer any more.  run_s: between start and stop; write_s: after.
+    """
+
+    executions: int
+    commands: int
+    dropped: int
+    dropped_executions: int
+    host_slices: int
+    flows: int
+    run_s: float
+    write_s: float
+    file_bytes: int
+    files: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lost = f", {self.dropped:,} more dropped" if self.dropped else ""
+        return (
+            f"{self.executions:,} executions, {self.commands:,} commands{lost}, "
+            f"{self.flows:,} dependencies, {self.host_slices:,} slices of the host; "
+            f"ran {self.run_s:.2f} s, wrote {self.files} files in {self.write_s:.2f} s, "
+            f"{self.file_bytes / 1e6:.1f} MB together in the first"
+        )
+
+
+class Session:
+    """One profiling session; as a context manager it covers its block.
+
+    output_dir: made if it is not there.  prefix: of the file names.  executions: whether each
+    execution also gets a file of its own.  compress: write compressed packets.  memory, disk: the
+    most that records take while the session runs, in bytes; beyond that the oldest are dropped.
+    """
+
+    def __init__(
+        self,
+        output_dir: str | Path = ".",
+        *,
+        prefix: str = "dielet",
+        compress: bool = False,
+        executions: bool = True,
+        memory: int = MEMORY,
+        disk: int = DISK,
+    ) -> None:
+        if not prefix or Path(prefix).name != prefix:
+            raise UsageError(f"prefix is {prefix!r}; it must be the beginning of a file name")
+        if memory < 1 << 16 or disk < 0:
+            raise UsageError(
+                f"memory is {memory} and disk {disk} bytes; at least {1 << 16} and 0 are needed"
+            )
+        self.output_dir = Path(output_dir).expanduser()
+        self.prefix, self.compress, self.executions = prefix, compress, executions
+        self.files: list[Path] = []
+        self._memory, self._disk = memory, disk
+        self._summary: Summary | None = None
+        self._recorder: Recorder | None = None
+        self._only_asked = False
+        self._terminate: object = None
+
+    def start(self) -> Session:
+        """Begin to record, from nothing.
+
+        Raises UsageError when another session is running; one that began with the process
+        (DIELET_PROFILER, profiler=True) makes way, and what it has recorded is forgotten.
+        """
+        global _running
+        with _lock:
+            if _running is not None and not _running._only_asked:
+                raise UsageError(
+                    "a profiling session is running already; stop it before starting another"
+                )
+            if _running is not None:
+                _running._abandon()
+            try:
+                self.output_dir.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UsageError(
+                    f"output_dir {self.output_dir} cannot be made: {error.strerror}; choose another"
+                ) from None
+            self.files, self._summary = [], None
+            self._stem = _free_stem(self.output_dir, self.prefix)
+            self._recorder = Recorder(self._memory, self._disk, self.output_dir)
+            for runtime in list(profiling.runtimes):
+                self._consider(runtime)
+            profiling.on_load = self._consider
+            profiling.listener = self._recorder.host_work
+            _running = self
+            self._terminate = _catch_terminate()
+            self._begin = time.perf_counter()
+        return self
+
+    def stop(self) -> list[Path]:
+        """End, and write the files, the merged one first.  Nothing recorded: no files."""
+        recorder = self._end()
+        if recorder is None:
+            raise UsageError("this profiling session is not running; start it first")
+        run_s = time.perf_counter() - self._begin
+        begin = time.perf_counter()
+        try:
+            written = self._write(recorder, run_s)
+        finally:
+            recorder.ring.close()
+        write_s = time.perf_counter() - begin
+        self.files = written.files
+        self._summary = Summary(
+            executions=written.executions,
+            commands=written.commands,
+            dropped=recorder.ring.lost,
+            dropped_executions=recorder.ring.dropped,
+            host_slices=written.host,
+            flows=written.flows,
+            run_s=run_s,
+            write_s=write_s,
+            file_bytes=self.files[0].stat().st_size if self.files else 0,
+            files=len(self.files),
+        )
+        self._warn(written)
+        return self.files
+
+    def summary(self) -> Summary:
+        """What the finished session recorded."""
+        if self._summary is None:
+            raise UsageError("the profiling session has not been stopped yet; stop it first")
+        return self._summary
+
+    def __enter__(self) -> Session:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._recorder is not None:
+            self.stop()
+
+    def _consider(self, runtime: Runtime) -> None:
+        asked = profiling.runtimes.get(runtime)
+        if self._recorder is not None and asked is not False and (asked or not self._only_asked):
+            self._recorder.attach(runtime)
+
+    def _end(self) -> Recorder | None:
+        """Stop recording; the recorder, if there was one."""
+        global _running
+        with _lock:
+            recorder, self._recorder = self._recorder, None
+            if recorder is None:
+                return None
+            profiling.on_load = profiling.listener = None
+            _running = None
+            _release_terminate(self._terminate)
+        recorder.detach()
+        return recorder
+
+    def _abandon(self) -> None:
+        """Make way for a session that was asked for; called with the lock held."""
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            recorder.detach()
+            recorder.ring.close()
+        _release_terminate(self._terminate)
+
+    def _write(self, recorder: Recorder, run_s: float) -> Written:
+        if recorder.scale is None or (not len(recorder.ring) and not recorder.marked):
+            return Written()
+        sources = _sources(recorder)
+        lost = recorder.ring.lost
+        writer = TraceWriter(
+            self.output_dir,
+            self._stem,
+            sources,
+            recorder.last,
+            _attributes(recorder, run_s, lost),
+            single=self.executions,
+            compress=self.compress,
+        )
+        begin = time.perf_counter()
+
+        def closing(written: Written) -> Attributes:
+            return {"run_and_write_ns": round((run_s + time.perf_counter() - begin) * 1e9)}
+
+        return writer.write(recorder.executions(), recorder.host_slices(), closing)
+
+    def _warn(self, written: Written) -> None:
+        assert self._summary is not None
+        if self._summary.dropped:
+            _say(
+                f"the profiler's buffer was full: {self._summary.dropped:,} commands of the "
+                f"{self._summary.dropped_executions:,} oldest program runs were dropped; profile "
+                "a shorter part, or give more memory= or disk="
+            )
+        if written.nbytes > BROWSER_BYTES:
+            _say(
+                f"{written.files[0].name} has {written.nbytes / 1e9:.1f} GB of packets, more than "
+                "browsers open: run `trace_processor_shell --httpd` on it and then open "
+                "https://ui.perfetto.dev, or open one of the files of single executions"
+            )
+
+
+def begin_with_process() -> None:
+    """Start the session of models that are always profiled, if no session is running.
+
+    It ends with the process, and is written to the folder that DIELET_PROFILER_DIR names.
+    """
+    global _begun
+    if _begun or _running is not None:
+        return
+    _begun = True
+    session = Session(os.environ.get(profiling.FOLDER) or ".")
+    session._only_asked = True
+    session.start()
+    atexit.register(_finish, session)
+
+
+_begun = False
+
+
+def _finish(session: Session) -> None:
+    if session._recorder is not None:
+        files = session.stop()
+        if files:
+            _say(f"profile written: {files[0]}")
+
+
+def _sources(recorder: Recorder) -> dict[int, Source]:
+    device = load_device("host")
+    sources = {}
+    several = len(recorder.attached) > 1
+    for group, attached in enumerate(recorder.attached):
+        runtime = attached.runtime
+        spec = runtime.spec
+        label = (spec.name or spec.model_type) if several else ""
+        place = Place(device, "measured", runtime.manifest.chiplets, group, label)
+        source = Source(place, _peaks(runtime.threads))
+        for instance in range(attached.first, attached.first + instances(runtime)):
+            sources[instance] = source
+    return sources
+
+
+def _peaks(threads: int) -> Peaks:
+    """The limits of one of `threads` workers when all of them work, measured."""
+    kinds = {"int8": "int8", "bf16": "bf16", "f32": "fp32"}
+    rates = {name: probes().rate(kind, threads) / threads for name, kind in kinds.items()}
+    return Peaks({"dram": read_bandwidth(threads) * 1e9 / threads, LINK: 0.0}, {"core": rates})
+
+
+def _attributes(recorder: Recorder, run_s: float, lost: int) -> Attributes:
+    device = load_device("host")
+    models = dict.fromkeys(
+        f"{a.runtime.spec.name or a.runtime.spec.model_type} ({a.runtime.manifest.weights})"
+        for a in recorder.attached
+    )
+    return {
+        "dielet_version": __version__,
+        "model": ", ".join(models),
+        "device": device.name,
+        "device_sha256": hashlib.sha256(device.text.encode()).hexdigest(),
+        "device_clock": "measured",
+        "host": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "dropped_command_count": lost,
+        "run_ns": round(run_s * 1e9),
+    }
+
+
+def _free_stem(folder: Path, prefix: str) -> str:
+    """`{prefix}_{date}_{time}` of now, or of the first free millisecond after."""
+    while True:
+        now = datetime.now()
+        stem = f"{prefix}_{now:%Y%m%d}_{now:%H%M%S}{now.microsecond // 1000:03d}"
+        if not (folder / f"{stem}.pb").exists():
+            return stem
+        time.sleep(0.001)
+
+
+def _catch_terminate() -> object:
+    """Let SIGTERM end the process as an exception does, so that sessions are written.
+
+    Only where nothing else handles it; returns what to restore.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    before = signal.getsignal(signal.SIGTERM)
+    if before is not signal.SIG_DFL:
+        return None
+    signal.signal(signal.SIGTERM, _terminated)
+    return before
+
+
+def _release_terminate(before: object) -> None:
+    if before is None or threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGTERM) is _terminated:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _say(line: str) -> None:
+    print(f"dielet: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,62 @@
+"""The wire format of protocol buffers, as much of it as traces need: scalars and whole columns."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+
+
+def varint(value: int, width: int = 1) -> bytes:
+    """`value` >= 0 in 7 bits a byte, low bits first, padded to at least `width` bytes.
+
+    Padding is legal: a reader takes bytes until one has no top bit.
+    """
+    out = bytearray()
+    while value > 127 or len(out) + 1 < width:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def width_of(value: int) -> int:
+    """Bytes of the shortest varint of `value`."""
+    return max(1, -(-value.bit_length() // 7))
+
+
+def number(field: int, value: int, width: int = 1) -> bytes:
+    """A varint field; negative values as the two's complement of 64 bits."""
+    return varint(field << 3) + varint(value & 0xFFFF_FFFF_FFFF_FFFF, width)
+
+
+def text(field: int, value: str | bytes) -> bytes:
+    """A field with a length: a string, bytes, or a message that is encoded already."""
+    data = value.encode() if isinstance(value, str) else value
+    return varint(field << 3 | 2) + varint(len(data)) + data
+
+
+def double(field: int, value: float) -> bytes:
+    return varint(field << 3 | 1) + np.float64(value).tobytes()
+
+
+def fixed64(field: int, value: int) -> bytes:
+    return varint(field << 3 | 1) + value.to_bytes(8, "little")
+
+
+def varints(values: NDArray[np.integer], width: int) -> Bytes:
+    """uint8 [..., width]: every value as a varint of exactly `width` bytes; too large ones wrap."""
+    wide = values.astype(np.uint64)
+    out = np.empty((*values.shape, width), np.uint8)
+    for k in range(width):
+        out[..., k] = wide & np.uint64(127)
+        if k < width - 1:
+            out[..., k] |= 128
+            wide >>= np.uint64(7)
+    return out
+
+
+def words(values: NDArray[np.generic]) -> Bytes:
+    """uint8 [..., 8]: 64-bit integers or floats as fixed64."""
+    return np.ascontiguousarray(values).view(np.uint8).reshape(*values.shape, 8)

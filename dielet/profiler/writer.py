@@ -1,0 +1,228 @@
+"""Writes the traces of a session: one file of everything, and one of every execution."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from dielet.profiler import perfetto as p
+from dielet.profiler.draw import Drawing, Filled
+from dielet.profiler.file import TraceFile
+from dielet.profiler.host import HostSlice, numbered, packets
+from dielet.profiler.plan import Facts, Plan, Step
+from dielet.profiler.texts import Entry, Texts, Used
+from dielet.profiler.tracks import HOST, Place, Track, Tracks
+from dielet.profiler.wire import width_of
+from dielet.profiler.work import Peaks
+from dielet.program.records import Execution
+
+BATCH_SLICES = 1 << 14  # steps are drawn together until they have so many slices
+MIN_TIME_WIDTH = 5  # bytes of a time stamp: 34 seconds
+
+Attributes = Mapping[str, int | str]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where an instance's executions come from: the place that shows them, and its limits."""
+
+    place: Place
+    peaks: Peaks | None = None
+
+
+@dataclass
+class Written:
+    """What was written: files, the merged one first; what is in that one; its size."""
+
+    files: list[Path] = field(default_factory=list)
+    executions: int = 0
+    commands: int = 0
+    host: int = 0
+    flows: int = 0
+    nbytes: int = 0  # before compression
+
+
+class Output:
+    """An open file, and what has been defined in it."""
+
+    def __init__(self, file: TraceFile, merged: bool, texts: set[Entry], tracks: set[int]) -> None:
+        self.file, self.merged = file, merged
+        self.names = 1  # the next free number
+        self._texts, self._tracks = texts, tracks
+
+    def define(self, tracks: Iterable[Track], texts: Iterable[Entry]) -> None:
+        """Announce the tracks and texts that are new here."""
+        fresh = [entry for entry in texts if entry not in self._texts]
+        if fresh:
+            self._texts.update(fresh)
+            self.file.write(p.interned(fresh))
+        for track in tracks:
+            if track.uuid not in self._tracks:
+                self._tracks.add(track.uuid)
+                self.file.write(track.descriptor())
+
+    def take_names(self, count: int) -> int:
+        """The first of `count` numbers for names."""
+        self.names += count
+        return self.names - count
+
+
+class TraceWriter:
+    """Draws executions and the host's work into files in `directory`, named after `stem`.
+
+    sources: by instance.  last: the end of everything, in ps.  single: whether every execution
+    also gets a file of its own.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        stem: str,
+        sources: Mapping[int, Source],
+        last: int,
+        attributes: Attributes,
+        *,
+        single: bool = True,
+        compress: bool = False,
+    ) -> None:
+        self._directory, self._stem = directory, stem
+        self._sources, self._attributes = sources, dict(attributes)
+        self._single, self._compress = single, compress
+        self._width = max(MIN_TIME_WIDTH, width_of(last // 1000))
+        places = {source.place for source in sources.values()}
+        self._tracks = Tracks(len(places) > 1 or any(q.device.devices > 1 for q in places))
+        self._texts = Texts()
+        self._facts: dict[int, Facts] = {}
+        self._drawings: dict[object, Drawing] = {}
+        self._flows = 1
+        self._host: deque[tuple[HostSlice, int]] = deque()
+        self._host_of: dict[tuple[int, int], list[tuple[HostSlice, int]]] = {}
+        self._written = Written()
+
+    def write(
+        self,
+        executions: Iterable[Execution],
+        host: Sequence[HostSlice] = (),
+        closing: Callable[[Written], Attributes] = lambda written: {},
+    ) -> Written:
+        """Write all files; `closing` gives the facts that are only known at the end.
+
+        executions in order of time, host in order of start.  After an error the files that are
+        complete stay, and nothing of the others is left.
+        """
+        self._host.extend(numbered(host))
+        for piece, index in self._host if self._single else ():
+            self._host_of.setdefault(piece.step, []).append((piece, index))
+        path = self._directory / f"{self._stem}.pb"
+        written = self._written
+        with TraceFile(path, self._compress) as file:
+            file.write(p.interned((), p.CLEARED | p.NEEDS_STATE))
+            file.write(p.attributes(self._attributes))
+            output = Output(file, True, set(), set())
+            for drawing, steps in self._batches(executions):
+                self._draw(output, drawing, steps)
+            self._draw_host(output, None)
+            counts = {"command_count": written.commands, "execution_count": written.executions}
+            file.write(p.attributes({**counts, **closing(written)}))
+        written.nbytes = file.nbytes
+        written.files.insert(0, path)
+        return written
+
+    def _batches(self, executions: Iterable[Execution]) -> Iterator[tuple[Drawing, list[Step]]]:
+        """Consecutive steps of one kind, as many as make a good batch."""
+        batch: list[Step] = []
+        kind: object = None
+        for step in steps_of(executions):
+            drawing = self._drawing(step)
+            if batch and (step.kind != kind or len(batch) * drawing.slices >= BATCH_SLICES):
+                yield self._drawing(batch[0]), batch
+                batch = []
+            kind = step.kind
+            batch.append(step)
+        if batch:
+            yield self._drawing(batch[0]), batch
+
+    def _drawing(self, step: Step) -> Drawing:
+        drawing = self._drawings.get(step.kind)
+        if drawing is None:
+            source = self._sources[step.instance]
+            facts = [self._facts_of(run, source) for run in step.runs]
+            plan = Plan(step, facts, source.place, self._tracks)
+            drawing = Drawing(plan, self._tracks, self._texts, step, self._width)
+            self._drawings[step.kind] = drawing
+        return drawing
+
+    def _facts_of(self, run: Execution, source: Source) -> Facts:
+        found = self._facts.get(id(run.program))  # which the facts keep alive
+        if found is None:
+            found = Facts.of(run.program, source.place, source.peaks)
+            self._facts[id(run.program)] = found
+        return found
+
+    def _draw(self, output: Output, drawing: Drawing, steps: list[Step]) -> None:
+        output.define(drawing.tracks, drawing.used.entries)
+        count, per_step = len(steps), len(drawing.names)
+        flows = self._flows + np.arange(count) * drawing.plan.flow_count
+        filled = drawing.fill(steps, flows)
+        first = output.take_names(count * per_step) + np.arange(count) * per_step
+        data, ends = drawing.render(filled, first)
+        for row, step in enumerate(steps):
+            self._draw_host(output, step.start)
+            output.file.write(drawing.name_packet(step, True, int(first[row])))
+            output.file.write(data[row], ends[row])
+        self._flows += count * drawing.plan.flow_count
+        written = self._written
+        if self._single:
+            self._draw_singles(drawing, filled)
+        written.executions += count
+        written.commands += count * len(drawing.plan.pieces)
+        written.flows += count * drawing.plan.flow_count
+
+    def _draw_singles(self, drawing: Drawing, filled: Filled) -> None:
+        """A file for each of the steps, with the host's work for it."""
+        data, ends = drawing.render(filled, np.ones(len(filled.steps), np.int64))
+        for row, step in enumerate(filled.steps):
+            number = self._written.executions + row
+            path = self._directory / f"{self._stem}_{number}.pb"
+            with TraceFile(path, self._compress) as file:
+                file.write(drawing.header)
+                counts = {"command_count": len(drawing.plan.pieces), "execution": number}
+                file.write(p.attributes({**self._attributes, **counts}))
+                file.write(drawing.name_packet(step, False, 1))
+                file.write(data[row], ends[row])
+                texts, tracks = set(drawing.used.entries), {t.uuid for t in drawing.tracks}
+                output = Output(file, False, texts, tracks)
+                output.take_names(len(drawing.names))
+                for piece, index in self._host_of.pop(step.step, ()):
+                    self._draw_host_slice(output, piece, index)
+            self._written.files.append(path)
+
+    def _draw_host(self, output: Output, until: int | None) -> None:
+        """What the host did before `until`, or all the rest."""
+        while self._host and (until is None or self._host[0][0].start < until):
+            self._draw_host_slice(output, *self._host.popleft())
+            self._written.host += 1
+
+    def _draw_host_slice(self, output: Output, piece: HostSlice, index: int) -> None:
+        used = Used(self._texts)
+        used.category(HOST)
+        track = self._tracks.host(self._sources[piece.instance].place, piece.thread)
+        output.define(track.chain(), used.entries)
+        name = output.take_names(1)
+        output.file.write(packets(piece, index, output.merged, name, track, used, self._width))
+
+
+def steps_of(executions: Iterable[Execution]) -> Iterator[Step]:
+    """Consecutive runs of the same instance and sequence, together."""
+    runs: list[Execution] = []
+    for run in executions:
+        if runs and (run.instance, run.sequence) != (runs[0].instance, runs[0].sequence):
+            yield Step(tuple(runs))
+            runs = []
+        runs.append(run)
+    if runs:
+        yield Step(tuple(runs))
