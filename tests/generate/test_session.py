@@ -449,7 +449,7 @@ def host(monkeypatch):
 
     loaded = []
 
-    def load_runtime(directory, threads=None):
+    def load_runtime(directory, threads=None, profiler=None):
         loaded.append(FakeRuntime(VOCAB))
         return loaded[-1]
 
