@@ -47,7 +47,9 @@ def saying(monkeypatch, tmp_path):
     script: list[int] = []
     runtimes: list[FakeRuntime] = []
 
-    def load_runtime(directory: Path, threads: int | None = None) -> FakeRuntime:
+    def load_runtime(
+        directory: Path, threads: int | None = None, profiler: bool | None = None
+    ) -> FakeRuntime:
         runtimes.append(FakeRuntime(410, script=script, eos=[END]))
         runtimes[-1].threads = threads
         return runtimes[-1]

@@ -18,7 +18,7 @@ def slowly(state):
     time.sleep(0.01)
 
 
-def load_runtime(directory, threads=None):
+def load_runtime(directory, threads=None, profiler=None):
     script = TOKENIZER.encode("é" * 2000, add_special_tokens=False).ids
     return FakeRuntime(410, max_seq_len=4096, chunk=64, script=script, before_forward=slowly)
 
