@@ -53,8 +53,9 @@ def emit_object(text: str, target: Target) -> bytes:
 
 
 def emit_assembly(text: str, target: Target) -> str:
-    """The same as text, for people and for tests of what the hot loops contain."""
+    """The same as text, with a comment at each spill and reload: for people, and for the tests."""
     machine = _machine(target)
+    machine.set_asm_verbosity(True)
     return machine.emit_assembly(_optimised(text, machine, llvm.create_context()))
 
 

@@ -42,14 +42,18 @@ def call(
     *,
     past: int = 0,
     valid: int = 1,
+    batch: Sequence[int] = (),
     shares: Sequence[Share] = WHOLE,
     target: Target = HOST,
 ) -> None:
-    """Run every share of a kernel over arrays that it reads and writes in place."""
+    """Run every share of a kernel over arrays that it reads and writes in place.
+
+    batch: position and cache offset of each row, one after the other.
+    """
     function = PROTOTYPE(library(key, target).address(key))
     table = np.array([a.ctypes.data for a in operands], np.uint64)
     numbers = np.array([*params, 0], np.int64)
-    binding = np.array([past, valid], np.int64)
+    binding = np.array([past, valid, *batch], np.int64)
     for share in shares:
         function(table.ctypes.data, numbers.ctypes.data, binding.ctypes.data, *share)
 

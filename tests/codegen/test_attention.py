@@ -158,3 +158,41 @@ def test_a_nan_query_does_not_vanish() -> None:
     q[0, 3] = 0x7FC0
     y = attend(cache, q, 2, 1, 39, 1)
     assert np.isnan(y[0, :32]).all() and np.isfinite(y[0, 32:]).all()
+
+
+def test_rows_of_a_batch_are_sequences_of_their_own() -> None:
+    """Each row's K, V, query and result, bit for bit as if its sequence were alone."""
+    D, G, heads = 64, 2, 2
+    lengths = [5, 140, 0, 63]
+    rng = np.random.default_rng(4)
+    k, v = (rng.standard_normal((16, heads * D)).astype(np.float32) for _ in range(2))
+    x = rng.standard_normal((16, heads * G * D)).astype(np.float32)
+    alone = [filled(heads, D, n) for n in lengths]
+    together_k = np.stack([c.k for c in alone])
+    together_v = np.stack([c.v for c in alone])
+    stride = together_k[0].nbytes
+    batch = [n for i, length in enumerate(lengths) for n in (length, i * stride)]
+    options = {"valid": len(lengths), "batch": batch}
+
+    key = KernelKey.of("kv_append", D=D, norm=False, eps=1e-6, batch=True)
+    params = [heads, heads * D, heads * D, alone[0].k[0].nbytes]
+    call(key, [k, v, *tables(D), together_k, together_v], params, **options, shares=SPLITS[1])
+    rotary = {"D": D, "norm": False, "eps": 1e-6, "scale": 0.2}
+    width = heads * G * D
+    q, q_alone = poisoned((16, width), np.uint16), poisoned((16, width), np.uint16)
+    key = KernelKey.of("rotary", **rotary, batch=True)
+    call(key, [x, *tables(D), q], [heads * G, width, width], **options)
+    y = poisoned((16, width))
+    key = KernelKey.of("attention", D=D, G=G, T=4, out="f32", batch=True)
+    params = [heads, width, width, alone[0].k[0].nbytes]
+    call(key, [q, together_k, together_v, y], params, **options, shares=SPLITS[2])
+
+    for i, (cache, length) in enumerate(zip(alone, lengths, strict=True)):
+        cache.append(length, k[i : i + 1], v[i : i + 1])
+        np.testing.assert_array_equal(together_k[i], cache.k)
+        np.testing.assert_array_equal(together_v[i], cache.v)
+        row = [np.tile(x[i], (16, 1)), *tables(D), q_alone]
+        call(KernelKey.of("rotary", **rotary), row, [heads * G, width, width], past=length)
+        np.testing.assert_array_equal(q[i], q_alone[0])
+        want = attend(cache, q_alone[:1], G, 1, length, 1)
+        np.testing.assert_array_equal(y[i].view(np.int32), want[0].view(np.int32))

@@ -23,7 +23,7 @@ from dielet.codegen.targets.base import PANEL, Target
 from dielet.codegen.values import F32, I8, I16, I32, Value
 
 LINE = 64
-STREAMS = {"bf16": 4, "int8": 4, "int4": 2}  # of weights, for a single row
+STREAMS = {"bf16": 4, "int8": 4, "int4": 2}  # of weights for a single row, registers permitting
 AHEAD = 8192  # bytes from weights to the ones that a lone tile asks for
 ROW_BLOCK = 128  # rows whose block of x is in scratch at a time
 X_BLOCK = 4096  # .. and bytes of each
@@ -108,19 +108,20 @@ class Row:
 
 def linear(k: Kernel, t: Target, s: Linear) -> None:
     x = k.operand(I32)
-    scale, sums = (k.operand(F32), k.operand(I32)) if s.integer else (None, None)
+    scale, total = (k.operand(F32), k.operand(I32)) if s.integer else (None, None)
     w = k.operand(I8)
     residual = k.operand(F32) if s.residual else None
     bias = k.operand(F32) if s.bias else None
     y = k.operand(F32)
     panels, x_stride, g_stride, y_stride, r_stride = (k.param() for _ in range(5))
-    source = Source(k, t, s, x, x_stride // (4 if s.integer else 2), scale, sums, g_stride)
+    source = Source(k, t, s, x, x_stride // (4 if s.integer else 2), scale, total, g_stride)
     task = Task(k, t, s, source, w, residual, r_stride, bias, y, y_stride)
     first, last = k.share(panels)
     if s.T > 1:
         task.many_rows(first, last)
         return
-    streams = STREAMS[s.format]
+    sums = t.vectors * (2 if s.integer else 1)  # registers that a stream's sums take
+    streams = max(1, min(STREAMS[s.format], t.registers * 3 // 4 // sums))
     apart = (last - first) // streams
     with k.loop(apart) as i:
         task.one_row([first + i + apart * n for n in range(streams)])

@@ -1,0 +1,80 @@
+"""What the innermost loops are made of, counted: speed is guarded without a clock.
+
+Counted for one fixed processor, so that the numbers do not depend on the machine of the test. A row
+of the table: dots in the loop, instructions, vectors that are spilled. Wall time is never asserted.
+After a deliberate change: `python -m tests.codegen.test_hot_loops` prints the new table.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from dielet.codegen import TARGETS, KernelKey, jit
+from dielet.codegen.function import Module
+from dielet.codegen.kernels import generate
+
+TARGET = TARGETS["avx512"]
+DOT = re.compile(r"^\t(vpdpbusd|vdpbf16ps)\b", re.MULTILINE)
+INSTRUCTION = re.compile(r"^\t[a-z]", re.MULTILINE)
+SPILL = re.compile(r"zmm.*64-byte Spill")
+MARGIN = 1.05
+
+
+def linear(name: str, T: int) -> KernelKey:
+    format, group, minimum = {
+        "bf16": ("bf16", 0, False),
+        "int8g64": ("int8", 64, False),
+        "int8g128": ("int8", 128, False),
+        "int4g32": ("int4", 32, False),
+        "int4g32m": ("int4", 32, True),
+    }[name]
+    static = {"format": format, "group": group, "minimum": minimum, "residual": False}
+    return KernelKey.of("linear", K=2048, T=T, bias=False, **static)
+
+
+def attention(T: int) -> KernelKey:
+    return KernelKey.of("attention", D=128, G=2, T=T, out="bf16")
+
+
+# The sixteen sums and sixteen integer sums of an integer tile fill all 32 registers, so that two
+# of them rest on the stack; nothing else may.
+LOOPS = {
+    linear("bf16", 1): (128, 295, 0),
+    linear("int8g64", 1): (128, 339, 0),
+    linear("int8g128", 1): (256, 611, 0),
+    linear("int4g32", 1): (32, 145, 0),
+    linear("int4g32m", 1): (32, 154, 0),
+    linear("bf16", 128): (256, 457, 0),
+    linear("int8g64", 128): (256, 541, 2),
+    linear("int8g128", 128): (512, 958, 2),
+    linear("int4g32", 128): (128, 351, 2),
+    linear("int4g32m", 128): (128, 379, 2),
+    attention(1): (32, 125, 0),
+    attention(128): (128, 319, 0),
+}
+
+
+def hot_loop(key: KernelKey) -> tuple[int, int, int]:
+    """(dots, instructions, spilled vectors) of the block with the most dots."""
+    module = Module(TARGET.fused)
+    generate(module, TARGET, key)
+    text = jit.emit_assembly(str(module), TARGET)
+    blocks = re.split(r"^\.LBB\d+_\d+:", text, flags=re.MULTILINE)
+    block = max(blocks, key=lambda b: len(DOT.findall(b)))
+    return len(DOT.findall(block)), len(INSTRUCTION.findall(block)), len(SPILL.findall(block))
+
+
+@pytest.mark.parametrize("key", LOOPS, ids=str)
+def test_hot_loop(key: KernelKey) -> None:
+    dots, instructions, spilled = hot_loop(key)
+    recorded = LOOPS[key]
+    assert dots == recorded[0]
+    assert instructions <= recorded[1] * MARGIN
+    assert spilled <= recorded[2]
+
+
+if __name__ == "__main__":
+    for key in LOOPS:
+        print(key, hot_loop(key))
