@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 from dielet.checkpoint.spec import ModelSpec
 from dielet.errors import Unsupported
+from dielet.formats.packed import PANEL
 from dielet.graph import Graph, GraphBuilder
 from dielet.models import llama, qwen3
 
+HEAD_UNIT = 16
 FAMILIES: dict[str, Callable[[ModelSpec, GraphBuilder], None]] = {
     "llama": llama.decoder,
     "qwen3": qwen3.decoder,
@@ -17,6 +19,7 @@ FAMILIES: dict[str, Callable[[ModelSpec, GraphBuilder], None]] = {
 
 def build_decoder(spec: ModelSpec, rows: int) -> Graph:
     """The decoder of `spec` for `rows` tokens: hidden_in [rows, hidden] -> hidden_out."""
+    check_sizes(spec)
     family = FAMILIES.get(spec.model_type)
     if family is None:
         raise Unsupported(
@@ -25,6 +28,22 @@ def build_decoder(spec: ModelSpec, rows: int) -> Graph:
     g = GraphBuilder(rows)
     family(spec, g)
     return g.finish()
+
+
+def check_sizes(spec: ModelSpec) -> None:
+    """Refuse sizes that panels of weights and vectors of heads cannot hold without a remainder."""
+    units = {
+        "hidden size": (spec.hidden, PANEL),
+        "intermediate size": (spec.intermediate, PANEL),
+        "head size": (spec.head_dim, HEAD_UNIT),
+        "heads times head size": (spec.q_size, PANEL),
+        "KV heads times head size": (spec.kv_size, PANEL),
+    }
+    for name, (value, unit) in units.items():
+        if value % unit:
+            raise Unsupported(
+                f"{name} is {value}; dielet runs models where it is a multiple of {unit}"
+            )
 
 
 def build_head(spec: ModelSpec, rows: int = 1) -> Graph:

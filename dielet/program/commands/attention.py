@@ -83,7 +83,7 @@ class KvAppend(Entry):
             pairs[position // 2, :, position % 2] = v_bits[row, head]
 
     def params(self, c: Command) -> tuple[int, ...]:
-        heads = columns(c, "k") // int(c.attrs["D"])
+        heads = c.operand("k_cache").region.rows
         return heads, stride(c, "k"), stride(c, "v"), c.operand("k_cache").region.stride
 
     def ops(self, c: Command, run: Run | None = None) -> dict[str, int]:
