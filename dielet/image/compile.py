@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -19,12 +16,13 @@ from dielet.checkpoint.base import Checkpoint
 from dielet.checkpoint.names import EMBEDDING
 from dielet.checkpoint.open import open_checkpoint, open_random
 from dielet.checkpoint.source import Source
-from dielet.errors import DieletError, UsageError
+from dielet.errors import UsageError
 from dielet.formats.packed import PANEL, WeightFormat, pack
 from dielet.formats.quantize import quantize_rows
+from dielet.image.appear import appearing
 from dielet.image.file import HashingWriter, write_image
-from dielet.image.manifest import NAME, SCHEMA, FileEntry, Manifest, ProgramSummary, check_files
-from dielet.image.names import COS, DECODER, HEAD, SIN, TABLE
+from dielet.image.manifest import NAME, SCHEMA, FileEntry, Manifest, ProgramSummary, remember_files
+from dielet.image.names import COS, DECODER, DEVICE, HEAD, SIN, TABLE
 from dielet.image.options import CompileOptions
 from dielet.image.plan import HEAD_PARAMETER, ModelPlan, plan_model
 from dielet.models.rotary import rotary_tables
@@ -68,10 +66,11 @@ def compile_checkpoint(
     """
     target = Path(out)
     plan = plan_checkpoint(checkpoint, options)
-    with _appearing(target) as directory:
+    _refuse_strangers(target)
+    with appearing(target) as directory:
         writer = _Writer(checkpoint, plan, directory, progress or (lambda done, total, name: None))
         writer.write()
-    check_files(target, msgspec.json.decode((target / NAME).read_bytes(), type=Manifest))
+        remember_files(directory, target, writer.files)
     return target
 
 
@@ -80,45 +79,14 @@ def plan_checkpoint(checkpoint: Checkpoint, options: CompileOptions) -> ModelPla
     return plan_model(checkpoint.spec, tensors, options)
 
 
-@contextmanager
-def _appearing(target: Path) -> Iterator[Path]:
-    """A temporary directory beside `target` that takes its name at the end."""
-    if target.exists() and not (target / NAME).is_file():
-        empty = target.is_dir() and not any(target.iterdir())
-        if not empty:
-            raise UsageError(
-                f"{target} exists and is no compiled model; name another directory or remove it"
-            )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    temporary.chmod(0o755)
-    try:
-        yield temporary
-        _replace(temporary, target)
-    except OSError as error:
-        raise _disk_error(target, error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _replace(temporary: Path, target: Path) -> None:
-    if not target.exists():
-        os.rename(temporary, target)
+def _refuse_strangers(target: Path) -> None:
+    """What is replaced must be a compiled model, or nothing at all."""
+    if not target.exists() or (target / NAME).is_file():
         return
-    # A directory cannot be replaced in one step: the old one steps aside first.
-    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
-    os.rename(target, aside / "old")
-    try:
-        os.rename(temporary, target)
-    except OSError:
-        os.rename(aside / "old", target)
-        raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def _disk_error(target: Path, error: OSError) -> DieletError:
-    return DieletError(f"cannot write {target}: {error.strerror or error}; nothing was left there")
+    if not (target.is_dir() and not any(target.iterdir())):
+        raise UsageError(
+            f"{target} exists and is no compiled model; name another directory or remove it"
+        )
 
 
 class _Writer:
@@ -142,7 +110,8 @@ class _Writer:
             with self._file(name) as out:
                 out.write(_npy_header(table.dtype, table.shape))
                 out.write(np.ascontiguousarray(table).reshape(-1).view(np.uint8))
-        for name, data in self.checkpoint.tokenizer_files().items():
+        others = {DEVICE: self.plan.device.text.encode(), **self.checkpoint.tokenizer_files()}
+        for name, data in others.items():
             with self._file(name) as out:
                 out.write(data)
         manifest = msgspec.json.format(msgspec.json.encode(self._manifest()), indent=1)
@@ -165,7 +134,8 @@ class _Writer:
         self.progress(self.done, self.total, share.parameter)
         if share.K:
             fmt = WeightFormat.parse(share.format)
-            yield from self._counted(packed_bytes(source, fmt, share.lo, share.hi))
+            inputs = None if share.K == source.K else (share.k_lo, share.k_lo + share.K)
+            yield from self._counted(packed_bytes(source, fmt, share.lo, share.hi, inputs))
         else:
             yield from self._counted(iter([_vector(source)]))
 
@@ -210,28 +180,46 @@ class _Writer:
             programs=tuple(_summary(p) for p in plan.programs),
             memory=plan.memory_by_owner(),
             files=self.files,
+            devices=plan.device.devices,
+            kv_heads=plan.kv.kv_heads,
         )
 
 
 def packed_bytes(
-    source: Source, fmt: WeightFormat, lo: int, hi: int
+    source: Source,
+    fmt: WeightFormat,
+    lo: int,
+    hi: int,
+    inputs: tuple[int, int] | None = None,
 ) -> Iterator[NDArray[np.uint8]]:
-    """Rows [lo, hi) of a tensor in `fmt`, as packed bytes, a block of panels at a time."""
+    """Rows [lo, hi) of a tensor in `fmt`, as packed bytes, a block of panels at a time.
+
+    `inputs`: only these columns, in whole groups.
+    """
+    first, last = inputs or (0, source.K)
     step = max(1, _BLOCK_WEIGHTS // (source.K * PANEL)) * PANEL
     for start in range(lo, hi, step):
         end = min(hi, start + step)
         if fmt in source.exact_formats:
             codes = source.blocks(start, end, fmt)
-            packed = pack(fmt, codes.values, codes.scale, codes.minimum)
-        else:
-            packed = quantize_rows(
-                fmt, _shifted(source, start), end - start, source.K, name=source.name
+            values, groups = codes.values[:, first:last], slice(None)
+            if fmt.group:
+                groups = slice(first // fmt.group, last // fmt.group)
+            scale, minimum = (
+                None if part is None else part[:, groups] for part in (codes.scale, codes.minimum)
             )
+            packed = pack(fmt, values, scale, minimum)
+        else:
+            rows = _part(source, start, first, last)
+            packed = quantize_rows(fmt, rows, end - start, last - first, name=source.name)
         yield packed.reshape(-1).view(np.uint8)
 
 
-def _shifted(source: Source, start: int) -> Callable[[int, int], NDArray[np.float32]]:
-    return lambda lo, hi: source.rows(start + lo, start + hi)
+def _part(
+    source: Source, start: int, first: int, last: int
+) -> Callable[[int, int], NDArray[np.float32]]:
+    """Rows counted from `start`, and of them the columns [first, last)."""
+    return lambda lo, hi: source.rows(start + lo, start + hi)[:, first:last]
 
 
 def _vector(source: Source) -> NDArray[np.uint8]:

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dielet.devices import Device, load_device, read_device, resized
 from dielet.errors import DamagedFile
 from dielet.formats.packed import WeightFormat
 from dielet.image.file import Image, map_file, open_image
 from dielet.image.manifest import Manifest, check_files, read_manifest
-from dielet.image.names import COS, DECODER, HEAD, SIN, TABLE
+from dielet.image.names import COS, DECODER, DEVICE, HEAD, SIN, TABLE
 from dielet.program import KvLayout, Program
 
 Bytes = NDArray[np.uint8]
@@ -34,8 +35,22 @@ class ModelFiles:
     sin: Bytes
 
     def program(self, name: str) -> Program:
+        """The program of that name, as the manifest describes it; DamagedFile otherwise."""
         image = self.head if name.startswith("head_") else self.decoder
-        return image.program(name)
+        program = image.program(name)
+        summary = next((p for p in self.manifest.programs if p.name == name), None)
+        found = (program.phase, program.tokens, program.capacity, program.sizes)
+        if summary is None or found != (
+            summary.phase,
+            summary.tokens,
+            summary.capacity,
+            summary.sizes,
+        ):
+            raise DamagedFile(
+                f"{image.path}: program {name} is not the one in the manifest; "
+                "compile the model again"
+            )
+        return program
 
     def spaces(self) -> dict[str, Bytes]:
         """The read-only address spaces."""
@@ -50,10 +65,25 @@ class ModelFiles:
     def sizes(self) -> dict[str, int]:
         return {space: len(memory) for space, memory in self.spaces().items()}
 
-    def activation_bytes(self, head: bool, space: str) -> int:
-        """The largest `shared` or `io` of the head programs, or of all others."""
-        wanted = [p for p in self.manifest.programs if (p.phase == "head") == head]
-        return max(p.sizes.get(space, 0) for p in wanted)
+    def activation_spaces(self, head: bool) -> dict[str, int]:
+        """Bytes of every address space but the cache that the head programs, or all others, use."""
+        found: dict[str, int] = {}
+        for program in self.manifest.programs:
+            if (program.phase == "head") == head:
+                for space, nbytes in program.sizes.items():
+                    found[space] = max(nbytes, found.get(space, 0))
+        found.pop("kv")
+        return found
+
+    def device(self) -> Device:
+        """The device that the programs are for."""
+        manifest, path = self.manifest, self.path / DEVICE
+        device = (
+            read_device(path.read_text("utf-8"), str(path))
+            if DEVICE in manifest.files
+            else load_device(manifest.device)
+        )
+        return resized(device, manifest.devices, manifest.chiplets // manifest.devices)
 
 
 def open_directory(path: str | Path) -> ModelFiles:

@@ -11,6 +11,7 @@ import msgspec
 from dielet import paths
 from dielet.checkpoint.spec import ModelSpec
 from dielet.errors import DamagedFile, DieletError, MissingFile
+from dielet.image.names import FILES
 
 SCHEMA = 1
 NAME = "manifest.json"
@@ -42,7 +43,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     source: str
     spec: ModelSpec
     device: str
-    chiplets: int
+    chiplets: int  # of all devices together
     weights: str
     formats: dict[str, int]  # weight format -> how many linears have it
     embedding_format: str
@@ -57,6 +58,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     programs: tuple[ProgramSummary, ...]
     memory: dict[str, int]
     files: dict[str, FileEntry]
+    devices: int = 1
+    kv_heads: int = 0  # held by all chiplets together, if more than the model has
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -82,9 +85,43 @@ def read_manifest(directory: Path) -> Manifest:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, DieletError, UnicodeDecodeError) as error:
         raise DamagedFile(f"{path}: {error}; compile the model again") from None
-    if any(Path(name).name != name for name in manifest.files):
-        raise DamagedFile(f"{path} names files outside its directory; compile the model again")
+    if complaint := _complaint(manifest):
+        raise DamagedFile(f"{path}: {complaint}; compile the model again")
     return manifest
+
+
+def _complaint(m: Manifest) -> str:
+    """What the types cannot say: the first thing that contradicts another, or nothing."""
+    names = [p.name for p in m.programs]
+    wanted = [f"prefill_{m.prefill_chunk}_kv{rung}" for rung in m.kv_ladder]
+    wanted += [f"decode_{size}_kv{rung}" for size in m.batch_sizes for rung in m.kv_ladder]
+    checks = {
+        "names files outside its directory": all(Path(n).name == n for n in m.files),
+        f"lists no {', '.join(FILES)}": set(FILES) <= set(m.files),
+        f"max_seq_len {m.max_seq_len} is none": 32 <= m.max_seq_len <= m.spec.max_position,
+        f"prefill_chunk {m.prefill_chunk} is none": 16 <= m.prefill_chunk <= 4096,
+        f"kv_ladder {m.kv_ladder} is none": rising(m.kv_ladder) and m.kv_ladder[0] >= 32,
+        "the ladder does not end at max_seq_len": m.kv_ladder[-1:] == (m.max_seq_len,),
+        f"batch_sizes {m.batch_sizes} are none": rising(m.batch_sizes) and m.batch_sizes[0] == 1,
+        f"kv_format {m.kv_format} is unknown": m.kv_format == "bf16",
+        "tied is not what the spec says": m.tied == m.spec.tied,
+        "chiplets are none": 1 <= m.chiplets <= 64,
+        "programs are missing": {*wanted, "head_1", "head_16"} <= set(names),
+        "programs are listed twice": len(names) == len(set(names)),
+        "a program has no sizes": all(
+            {"kv", "io"} <= set(p.sizes) and all(n >= 0 for n in p.sizes.values())
+            for p in m.programs
+        ),
+        "an end-of-text id is outside the vocabulary": all(
+            0 <= token < m.spec.vocab for token in m.eos_ids
+        ),
+        "memory has no owners": {"kv", "activations"} <= set(m.memory),
+    }
+    return next((complaint for complaint, holds in checks.items() if not holds), "")
+
+
+def rising(numbers: tuple[int, ...]) -> bool:
+    return bool(numbers) and list(numbers) == sorted(set(numbers))
 
 
 class _Schema(msgspec.Struct):
@@ -120,6 +157,14 @@ def check_files(directory: Path, manifest: Manifest) -> None:
                 f"{path} is damaged: its sha256 is not the manifest's; compile the model again"
             )
         known.add(path, entry.sha256)
+    known.save()
+
+
+def remember_files(directory: Path, target: Path, files: dict[str, FileEntry]) -> None:
+    """Note files as found right that were just written in `directory`, soon to be `target`."""
+    known = _Verified(target)
+    for name, entry in files.items():
+        known.add(directory / name, entry.sha256)
     known.save()
 
 
