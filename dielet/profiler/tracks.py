@@ -12,7 +12,13 @@ from dielet.devices import Device
 from dielet.profiler import perfetto
 
 WORKLOAD, HOST = "Device Workload", "Host"
-_CHIPLETS, _ENGINES, _COUNTERS = 2, 100, 200  # ranks start here
+ENGINES = (
+    "Neural Engine Clusters", "Neural DMA", "Task DMA", "External HDMA", "Device HDMA",
+    "Device Sync", "General Compute Engine",
+)  # fmt: skip
+"""The vendor's engines in the order of the screen; others follow in that of their device file."""
+
+_CHIPLETS, _ENGINES, _OTHERS, _COUNTERS = 2, 100, 150, 200  # ranks start here
 COUNTERS = {
     "DRAM bytes in use": "bytes",
     "shared-memory bytes in use": "bytes",
@@ -105,7 +111,9 @@ class Tracks:
         """An engine's track; with `lane` one of several below it, whose slices may overlap."""
         group = self.chiplet(place, chiplet)
         described = place.device.engine[engine]
-        rank = _ENGINES + [*place.device.engine].index(engine)
+        rank = _OTHERS + [*place.device.engine].index(engine)
+        if described.title in ENGINES:
+            rank = _ENGINES + ENGINES.index(described.title)
         track = self._make(
             group, described.title, rank, "commands: " + " ".join(described.commands)
         )

@@ -193,11 +193,14 @@ class TraceWriter:
                 counts = {"command_count": len(drawing.plan.pieces), "execution": number}
                 file.write(p.attributes({**self._attributes, **counts}))
                 file.write(drawing.name_packet(step, False, 1))
-                file.write(data[row], ends[row])
                 texts, tracks = set(drawing.used.entries), {t.uuid for t in drawing.tracks}
                 output = Output(file, False, texts, tracks)
                 output.take_names(len(drawing.names))
-                for piece, index in self._host_of.pop(step.step, ()):
+                host = deque(self._host_of.pop(step.step, ()))
+                while host and host[0][0].start < step.start:
+                    self._draw_host_slice(output, *host.popleft())
+                file.write(data[row], ends[row])
+                for piece, index in host:
                     self._draw_host_slice(output, piece, index)
             self._written.files.append(path)
 
