@@ -18,7 +18,8 @@ from dielet.codegen.library import Unit, load_units
 from dielet.codegen.targets.base import Target
 from dielet.codegen.values import F32, I32, I64, PTR
 
-TURNS = 4  # times that a loop names them all
+STEPS = 8  # unrolled steps of the multiplying loop
+COLS = 2  # vectors of weights in its tile
 LINE = 64
 STREAMS = 4
 AHEAD = 2048  # bytes between a read and its prefetch
@@ -27,9 +28,9 @@ AHEAD = 2048  # bytes between a read and its prefetch
 DOTS = {"int8": (True, 8), "bf16": (False, 4), "fp32": (False, 2)}
 
 
-def chains(t: Target) -> int:
-    """Independent accumulators: enough to hide the latency of any multiplier."""
-    return t.registers * 3 // 4
+def rows(t: Target) -> int:
+    """Rows of the multiplying tile: as many sums as registers allow hide the longest latency."""
+    return (t.registers - 8) // COLS
 
 
 def read_loop(module: Module, t: Target) -> None:
@@ -55,25 +56,31 @@ def read_loop(module: Module, t: Target) -> None:
 
 
 def dot_loop(module: Module, t: Target, kind: str) -> None:
-    """i32 probe_<kind>(ptr 128 bytes of operands, i64 turns): nothing but the one instruction."""
+    """i32 probe_<kind>(ptr operands, i64 turns): a register tile, its weights from L1."""
     k = module.function(f"probe_{kind}", [PTR, I64], I32)
+    data = Pointer(k.args[0], I32)
     type_ = (I32 if DOTS[kind][0] else F32).x(t.lanes)
-    weight = Pointer(k.args[0], I32).load(0, t.lanes)
-    x = Pointer(k.args[0], I32).load(16, t.lanes)
-    acc = k.cells(chains(t), of=type_)
+    acc = k.cells(rows(t), COLS, of=type_)
     for at in acc:
         acc[at] = 0
-    with k.loop(k.args[1]):
-        for at in [*acc] * TURNS:
-            if kind == "int8":
-                acc[at] = t.dot4(k, acc[at], weight, x)
-            elif kind == "bf16":
-                acc[at] = t.dot2(k, acc[at], weight, x)
-            else:
-                acc[at] = k.fma(weight.bits(type_), x.bits(type_), acc[at])
-    total = acc[0,]
-    for c in range(1, chains(t)):
-        total = total + acc[c,]
+    xs = [data.load((128 + r) * t.lanes, t.lanes) for r in range(min(4, rows(t)))]
+    with k.loop(k.args[1]) as turn:
+        # Weights move with the turn, or the compiler would multiply only once.
+        here = data.at(turn % 4 * t.lanes)
+        for step in range(STEPS):
+            weights = [here.load((step * COLS + c) * t.lanes, t.lanes) for c in range(COLS)]
+            for r in range(rows(t)):
+                x = xs[r % len(xs)]
+                for c, w in enumerate(weights):
+                    if kind == "int8":
+                        acc[r, c] = t.dot4(k, acc[r, c], w, x)
+                    elif kind == "bf16":
+                        acc[r, c] = t.dot2(k, acc[r, c], w, x)
+                    else:
+                        acc[r, c] = k.fma(w.bits(type_), x.bits(type_), acc[r, c])
+    total = k.const(type_, 0)
+    for at in acc:
+        total = total + acc[at]
     k.ret(k.sum(total).bits(I32))
 
 
@@ -95,7 +102,8 @@ class Probes:
         self._target = target
         prototype = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.c_int64)
         self._call = {s: prototype(self._library.symbol(s)) for s in symbols}
-        self._operands = np.full(32, 0x01010101, np.int32)
+        operands = np.full(4096 + LINE // 4, 0x01010101, np.int32)
+        self._operands = operands[-operands.ctypes.data % LINE // 4 :]  # whole lines
 
     def read(self, address: int, nbytes: int, threads: int) -> float:
         """Bytes per second at which `threads` threads read this memory once, a part each."""
@@ -121,7 +129,8 @@ class Probes:
         def work(thread: int) -> None:
             loop(operands, turns)
 
-        operations = DOTS[kind][1] * self._target.lanes * chains(self._target) * TURNS * turns
+        tile = rows(self._target) * COLS * self._target.lanes
+        operations = DOTS[kind][1] * tile * STEPS * turns
         return threads * operations / _together(work, threads)
 
 
