@@ -12,6 +12,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from pathlib import Path
 from dielet.errors import DieletError
 
 _LOCK = ".being-made"
+_ABANDONED_S = 3600.0
 _AT_FDCWD, _EXCHANGE = -100, 2  # of Linux's renameat2
 
 
@@ -33,8 +35,7 @@ def appearing(target: Path) -> Iterator[Path]:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _sweep(target)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-        lock = _hold(temporary)
+        temporary, lock = _make(target)
         temporary.chmod(0o755)
         yield temporary
         (temporary / _LOCK).unlink()
@@ -51,11 +52,15 @@ def appearing(target: Path) -> Iterator[Path]:
             os.close(lock)
 
 
-def _hold(directory: Path) -> int:
-    """Lock a directory for as long as this process lives; the lock's file descriptor."""
-    lock = os.open(directory / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    return lock
+def _make(target: Path) -> tuple[Path, int]:
+    """A new hidden directory, and the descriptor that holds its lock while this process lives."""
+    while True:
+        directory = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        lock = os.open(directory / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (directory / _LOCK).exists():
+            return directory, lock
+        os.close(lock)  # another process took it for abandoned before it was locked
 
 
 def _sweep(target: Path) -> None:
@@ -64,7 +69,9 @@ def _sweep(target: Path) -> None:
         try:
             lock = os.open(path / _LOCK, os.O_RDWR)
         except OSError:
-            continue  # not ours, or just being replaced
+            if _age(path) > _ABANDONED_S:  # killed while it removed what it had replaced
+                shutil.rmtree(path, ignore_errors=True)
+            continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(path, ignore_errors=True)
@@ -72,6 +79,13 @@ def _sweep(target: Path) -> None:
             pass  # another process is at work on it
         finally:
             os.close(lock)
+
+
+def _age(path: Path) -> float:
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _move(source: Path, target: Path) -> None:

@@ -33,9 +33,9 @@ class Buffer:
     parts: dict[str, Part]  # by role suffix: '', '_scale', '_sum'
 
     def operands(self, role: str, rows: tuple[int, int], columns: tuple[int, int]) -> list[Operand]:
-        """Operands for a rectangle of the value; columns are rounded up to whole panels."""
+        """Operands for a rectangle of the value; the last panel is always whole."""
         lo, hi = columns
-        hi = min(aligned(hi, PANEL), aligned(self.columns, PANEL))
+        hi = aligned(hi, PANEL) if hi >= self.columns else hi
         return [
             Operand(role + suffix, self._region(part, rows, lo, hi), part.dtype)
             for suffix, part in self.parts.items()

@@ -6,7 +6,16 @@ import numpy as np
 
 from dielet.formats.bf16 import from_bf16, to_bf16
 from dielet.formats.packed import PANEL
-from dielet.program.commands.entry import ITEM_SIZE, Entry, Run, Values, columns, command, stride
+from dielet.program.commands.entry import (
+    ITEM_SIZE,
+    Entry,
+    Run,
+    Values,
+    columns,
+    command,
+    stride,
+    value_widths,
+)
 from dielet.program.commands.values import (
     keys,
     read_keys,
@@ -37,6 +46,11 @@ class Rotary(Entry):
         at = run.positions(bool(c.attrs["batch"]))
         y = rotated(x, v["cos"][at], v["sin"][at]) * np.float32(c.attrs["scale"])
         v["y"][: run.valid] = to_bf16(y.reshape(run.valid, -1))
+
+    def widths(self, c: Command) -> dict[str, int]:
+        D = int(c.attrs["D"])
+        heads = columns(c, "x") // D
+        return {"x": heads * D * 4, "y": heads * D * 2, **_table_widths(D)}
 
     def params(self, c: Command) -> tuple[int, ...]:
         return columns(c, "x") // int(c.attrs["D"]), stride(c, "x"), stride(c, "y")
@@ -81,6 +95,11 @@ class KvAppend(Entry):
             if position % 2 == 0:
                 pairs[position // 2, :, 1] = 0
             pairs[position // 2, :, position % 2] = v_bits[row, head]
+
+    def widths(self, c: Command) -> dict[str, int]:
+        D = int(c.attrs["D"])
+        width = c.operand("k_cache").region.rows * D * 4
+        return {"k": width, "v": width, **_table_widths(D)}
 
     def params(self, c: Command) -> tuple[int, ...]:
         heads = c.operand("k_cache").region.rows
@@ -130,6 +149,10 @@ class Attention(Entry):
                 y[rows, head] = p @ values / p.sum(-1, keepdims=True)
         store(v, run.valid, y.reshape(run.valid, -1), str(c.attrs["out"]), 0)
 
+    def widths(self, c: Command) -> dict[str, int]:
+        queries = c.operand("k_cache").region.rows * int(c.attrs["G"]) * int(c.attrs["D"])
+        return {"q": queries * 2, **value_widths("y", queries, str(c.attrs["out"]), 1)}
+
     def params(self, c: Command) -> tuple[int, ...]:
         cache = c.operand("k_cache").region
         return cache.rows, stride(c, "q"), stride(c, "y"), cache.stride
@@ -154,6 +177,10 @@ class Attention(Entry):
         if run is None:
             return [capacity] * self.rows(c)
         return [int(at) + 1 for at in run.positions(bool(c.attrs["batch"]))]
+
+
+def _table_widths(D: int) -> dict[str, int]:
+    return {"norm": D * 4, "cos": D * 2, "sin": D * 2}
 
 
 def _heads(x: np.ndarray, valid: int, D: int) -> np.ndarray:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from dielet.program.commands.entry import Entry, Run, Values, columns, command, rows_of, stride
+from dielet.program.commands.entry import (
+    Entry,
+    Run,
+    Values,
+    columns,
+    command,
+    rows_of,
+    stride,
+    value_widths,
+)
 from dielet.program.commands.values import rms_normed, store
 from dielet.program.types import Command
 
@@ -25,6 +34,11 @@ class RmsNorm(Entry):
         rows = rows_of(c, run)
         y = rms_normed(v["x"][:rows], v["weight"][0], float(c.attrs["eps"]))
         store(v, rows, y, str(c.attrs["out"]), int(c.attrs["group"]))
+
+    def widths(self, c: Command) -> dict[str, int]:
+        K = int(c.attrs["K"])
+        y = value_widths("y", K, str(c.attrs["out"]), int(c.attrs["group"]))
+        return {"x": K * 4, "weight": K * 4, **y}
 
     def params(self, c: Command) -> tuple[int, ...]:
         return stride(c, "x"), stride(c, "y"), *_rows(c)
@@ -47,6 +61,9 @@ class Quantize(Entry):
         rows = rows_of(c, run)
         store(v, rows, v["x"][:rows], "int8", int(c.attrs["group"]))
 
+    def widths(self, c: Command) -> dict[str, int]:
+        return value_widths("y", columns(c, "x"), "int8", int(c.attrs["group"]))
+
     def params(self, c: Command) -> tuple[int, ...]:
         return columns(c, "x"), stride(c, "x"), stride(c, "y"), stride(c, "y_scale"), *_rows(c)
 
@@ -68,6 +85,9 @@ class Convert(Entry):
         rows = rows_of(c, run)
         store(v, rows, v["x"][:rows], "bf16", 0)
 
+    def widths(self, c: Command) -> dict[str, int]:
+        return value_widths("y", columns(c, "x"), "bf16", 0)
+
     def params(self, c: Command) -> tuple[int, ...]:
         return columns(c, "x"), stride(c, "x"), stride(c, "y"), *_rows(c)
 
@@ -87,6 +107,11 @@ class SiluMul(Entry):
         with np.errstate(over="ignore"):
             y = (gate / (1 + np.exp(-gate)) * up).astype(np.float32)
         store(v, run.valid, y, str(c.attrs["out"]), int(c.attrs["group"]))
+
+    def widths(self, c: Command) -> dict[str, int]:
+        width = columns(c, "gate")
+        y = value_widths("y", width, str(c.attrs["out"]), int(c.attrs["group"]))
+        return {"up": width * 4, **y}
 
     def params(self, c: Command) -> tuple[int, ...]:
         strides = (stride(c, role) for role in ("gate", "up", "y", "y_scale"))
@@ -113,6 +138,9 @@ class Select(Entry):
             best = int(np.argmax(np.where(np.isnan(x), -np.inf, x)))
             v["y"][row, 0] = x[best : best + 1].view(np.int32)[0]
             v["y"][row, 1:] = best, bad, 0
+
+    def widths(self, c: Command) -> dict[str, int]:
+        return {"y": 16}
 
     def params(self, c: Command) -> tuple[int, ...]:
         return columns(c, "x"), stride(c, "x"), stride(c, "y")

@@ -74,6 +74,10 @@ class Entry:
         """Bytes of an operand that the command reads or writes."""
         return self.rows(c, run, operand.role) * operand.region.width
 
+    def widths(self, c: Command) -> dict[str, int]:
+        """Bytes per row that operands must have by the attributes: kernels take it for granted."""
+        return {}
+
     def operand_order(self) -> tuple[str, ...]:
         """All roles, in the order in which the kernel takes them."""
         return tuple((self.reads + " " + self.updates + " " + self.writes).replace("?", "").split())
@@ -92,6 +96,14 @@ class Entry:
             writes={o.role: self.moved(c, o, run) for o in c.operands if o.role in writes},
             shape=self.shape(c, run),
         )
+
+
+def value_widths(role: str, columns: int, out: str, group: int) -> dict[str, int]:
+    """`widths` of a value that is f32, bf16, or int8 with scales and sums."""
+    if out != "int8":
+        return {role: columns * (4 if out == "f32" else 2)}
+    scales = columns // group * 4
+    return {role: columns, f"{role}_scale": scales, f"{role}_sum": scales}
 
 
 ENTRIES: dict[str, Entry] = {}

@@ -6,7 +6,14 @@ import numpy as np
 
 from dielet.formats.bf16 import from_bf16
 from dielet.formats.packed import PANEL, WeightFormat, unpack
-from dielet.program.commands.entry import Entry, Run, Values, command, stride
+from dielet.program.commands.entry import (
+    Entry,
+    Run,
+    Values,
+    command,
+    stride,
+    value_widths,
+)
 from dielet.program.commands.values import dequantize_rows
 from dielet.program.types import Attr, Command
 
@@ -44,6 +51,12 @@ class Linear(Entry):
     def params(self, c: Command) -> tuple[int, ...]:
         strides = (stride(c, role) for role in ("x", "x_scale", "y", "residual"))
         return (_panels(c), *strides)
+
+    def widths(self, c: Command) -> dict[str, int]:
+        fmt, K, columns = weight_format(c.attrs), int(c.attrs["K"]), _panels(c) * PANEL
+        x = value_widths("x", K, "int8" if fmt.integer else "bf16", fmt.group)
+        y = {"y": 4 * columns, "residual": 4 * columns}
+        return {**x, **y, "w": fmt.nbytes(columns, K)}
 
     def ops(self, c: Command, run: Run | None = None) -> dict[str, int]:
         name = "bf16" if c.attrs["format"] == "bf16" else "int8"
