@@ -7,6 +7,7 @@ once, and then sleep on a semaphore of the system, so that an idle model costs n
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 
 import numpy as np
@@ -46,6 +47,7 @@ class Team:
         self.workers = workers
         self._library = library  # helpers run its code for as long as they live
         self._closed = False
+        self._process = os.getpid()
         self._bell = _bell(workers)
         self._progress = np.zeros(workers * LINE_WORDS, np.int64)
         self._context = np.zeros(CTX_WORDS, np.int64)
@@ -67,6 +69,10 @@ class Team:
         """Execute a program to its end on all workers."""
         if self._closed:
             raise UsageError("this model is closed; load it again")
+        if os.getpid() != self._process:  # threads do not survive a fork: nobody would answer
+            raise UsageError(
+                "this model was loaded before the process forked; load it again in the child"
+            )
         context = self._context
         context[CTX_PIECES] = address(tables.piece_pointers)
         context[CTX_COUNTS] = address(tables.piece_counts)
@@ -78,7 +84,7 @@ class Team:
 
     def close(self) -> None:
         """Stop and join the helper threads; a second time does nothing."""
-        if self._closed:
+        if self._closed or os.getpid() != self._process:
             return
         self._closed = True
         self._library.stop(address(self._bell))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
-from dielet.errors import CapacityError, NumericError, UsageError
+from dielet.errors import CapacityError, DamagedFile, NumericError, UsageError
 from dielet.host import Runtime, load_runtime
+from dielet.image.file import Image
+from dielet.program import Program
 from tests.models import LLAMA, QWEN, compiled
 
 IDS = (np.arange(128) * 11 % 331).astype(np.int32)
@@ -142,6 +146,64 @@ def test_a_forgotten_runtime_leaves_no_threads(runtime: Runtime) -> None:
     load_runtime(runtime.files.path, threads=3)
     gc.collect()
     assert threading.active_count() == before
+
+
+def test_after_a_fork_the_child_is_told_to_load_again(runtime: Runtime) -> None:
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            runtime.forward(runtime.new_state(), IDS[:3])
+            os.write(write, b"ran")
+        except UsageError as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert b"load it again in the child" in os.read(read, 1000)
+    os.close(read)
+    os.close(write)
+
+
+def tampered(program: Program, number: int, **change: object) -> Program:
+    commands = list(program.commands)
+    attrs = {**commands[number].attrs, **change}
+    commands[number] = msgspec.structs.replace(commands[number], attrs=attrs)
+    return msgspec.structs.replace(program, commands=tuple(commands))
+
+
+def test_programs_that_break_their_rules_never_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = compiled(tmp_path / "m", LLAMA, weights="int8")
+    good = files.program("decode_1_kv64")
+    kinds = [command.kind for command in good.commands]
+    linear, norm = kinds.index("linear"), kinds.index("rmsnorm")
+    attention, append = kinds.index("attention"), kinds.index("kv_append")
+    bad = [
+        tampered(good, linear, K=1 << 22),
+        tampered(good, linear, T=1 << 24),
+        tampered(good, linear, group=128),
+        tampered(good, norm, K=1 << 26),
+        tampered(good, norm, row0=1 << 40),
+        tampered(good, attention, G=64),
+        tampered(good, attention, T=16),
+        tampered(good, append, D=16),
+        msgspec.structs.replace(good, io={}),
+        msgspec.structs.replace(good, groups=()),
+        msgspec.structs.replace(good, queues=()),
+        msgspec.structs.replace(
+            good, commands=(msgspec.structs.replace(good.commands[0], deps=(5,)),)
+        ),
+        msgspec.structs.replace(good, sizes={**good.sizes, "weights": 1 << 60}),
+        msgspec.structs.replace(good, sizes={**good.sizes, "shared": 1 << 40}),
+        msgspec.structs.replace(good, capacity=1 << 20),
+    ]
+    for program in bad:
+        monkeypatch.setattr(Image, "program", lambda self, name, program=program: program)
+        with pytest.raises(DamagedFile, match="compile the model again"):
+            loaded = load_runtime(tmp_path / "m")
+            loaded.forward(loaded.new_state(), IDS[:1])
 
 
 def test_helpers_wake_after_a_long_rest(runtime: Runtime) -> None:
