@@ -4,6 +4,7 @@
     model = dielet.compile("SmolLM2.gguf", "smollm2", weights="int8")
     model = dielet.load("smollm2")
     for piece in model.stream("who are you", max_new_tokens=64): print(piece, end="")
+    with dielet.profile(output_dir="profile") as session: model.generate("hello")
 
 Importing this is quick: numpy and the code generator are loaded by the first call that needs them.
 """
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
     from dielet.generate.answer import Result, Stream
     from dielet.generate.chat import Chat
     from dielet.generate.session import Model
+    from dielet.profiler import Session
 
 __version__ = "0.1.0"
-__all__ = ["Chat", "Model", "Result", "Stream", "compile", "errors", "load"]
+__all__ = ["Chat", "Model", "Result", "Stream", "compile", "errors", "load", "profile"]
 
 _LAZY = {
     "Chat": "dielet.generate.chat",
@@ -57,11 +59,27 @@ def compile(
     return load(compile_model(src, out, chosen, progress))
 
 
-def load(directory: str | Path, threads: int | None = None) -> Model:
-    """Load a model directory.  `threads` None: one worker per core."""
+def load(directory: str | Path, threads: int | None = None, profiler: bool | None = None) -> Model:
+    """Load a model directory.  `threads` None: one worker per core.
+
+    `profiler`: the model is always profiled (True), never (False), or when DIELET_PROFILER is set
+    or a session asks for it (None).
+    """
     from dielet.generate import session
 
-    return session.load(directory, threads)
+    return session.load(directory, threads, profiler)
+
+
+def profile(output_dir: str | Path = ".", **options: Any) -> Session:
+    """A profiling session: `with dielet.profile("out") as session:`, or its start and stop.
+
+    It records what every loaded model does meanwhile and leaves trace files for Perfetto in
+    `output_dir`; see `session.files` and `session.summary()`.  `options` are the further arguments
+    of `dielet.profiler.Session`: prefix, compress, executions, memory, disk.
+    """
+    from dielet.profiler import Session
+
+    return Session(output_dir, **options)
 
 
 def __getattr__(name: str) -> Any:

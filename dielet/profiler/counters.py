@@ -43,7 +43,13 @@ class Counters:
         self._kv = {c: sum(kv_bytes(p, c) for p in programs) for c in self.chiplets}
         live = [live_bytes(program) for program in programs]
         self._live = {
-            c: np.array([live[piece.run][c][piece.command] for piece in plan.pieces], np.float64)
+            c: np.array(
+                [
+                    live[piece.run][c][piece.command] if c in live[piece.run] else 0
+                    for piece in plan.pieces
+                ],
+                np.float64,
+            )
             for c in self.chiplets
         }
         self.counters: list[Counter] = []

@@ -1,0 +1,274 @@
+"""Reads traces into columns: those that we write, and those of others with the same layout."""
+
+from __future__ import annotations
+
+import mmap
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dielet.errors import DamagedFile, MissingFile
+from dielet.profiler import perfetto as p
+from dielet.profiler.columns import Events, Texts
+from dielet.profiler.scan import Buffer, Group, Shapes, fields, split
+
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+F64 = NDArray[np.float64]
+
+EVENT = (p.TRACK_EVENT,)
+_SHAPES = Shapes(
+    nested={EVENT, (*EVENT, p.ANNOTATION)},
+    fixed={(*EVENT, p.TYPE), (p.FLAGS,), (*EVENT, p.ANNOTATION, p.KEY),
+           (*EVENT, p.ANNOTATION, p.KEY_TEXT)},
+    keyed={(*EVENT, p.ANNOTATION): (p.KEY, p.KEY_TEXT)},
+)  # fmt: skip
+_COMPRESSED = bytes((p.COMPRESSED << 3 & 127 | 2 | 128, p.COMPRESSED >> 4))
+_OTHERS = (p.INTERNED, p.TRACK_DESCRIPTOR, p.ATTRIBUTES, p.DEFAULTS)
+_MOST_UNPACKED = 64 << 20
+
+
+@dataclass(frozen=True)
+class TrackInfo:
+    """parent: uuid, or 0; unit: of a counter, or empty."""
+
+    uuid: int
+    name: str
+    parent: int = 0
+    rank: int = 0
+    unit: str = ""
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """Values of one key for some of the slices; texts are numbers of `Trace.texts`."""
+
+    slices: I64
+    values: NDArray[np.generic]
+    is_text: bool
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A trace in columns.
+
+    Slices, in order of start: track (uuid), start and duration (ns; -1: it has no end), name and
+    category (numbers of `texts`, -1: none).  arguments: by key.  flows: int64 [n, 2], from slice
+    to slice.  counters: by track, (times, values).  truncated: the file ends inside a packet.
+    stray: ends of slices that never began.
+    """
+
+    attributes: dict[str, int | str]
+    tracks: dict[int, TrackInfo]
+    texts: list[str]
+    track: NDArray[np.uint64]
+    start: I64
+    duration: I64
+    name: I32
+    category: I32
+    arguments: dict[str, Argument]
+    flows: I64
+    counters: dict[int, tuple[I64, F64]]
+    truncated: bool
+    stray: int
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def path(self, uuid: int) -> tuple[str, ...]:
+        """A track's name, after those of the tracks above it."""
+        names: list[str] = []
+        while (track := self.tracks.get(uuid)) is not None and len(names) < len(self.tracks):
+            names.append(track.name)
+            uuid = track.parent
+        return tuple(reversed(names))
+
+
+def read_trace(path: str | Path) -> Trace:
+    """Read the trace at `path`.
+
+    Raises MissingFile, or DamagedFile for what is no trace.  A file that is only cut off is read
+    as far as it goes, and says so.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise MissingFile(
+            f"{path} does not exist; give a trace, such as `dielet run --profile` writes"
+        )
+    if path.stat().st_size == 0:
+        raise DamagedFile(f"{path} is empty")
+    with path.open("rb") as file:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    try:
+        return _Reader().read(np.frombuffer(data, np.uint8))
+    except DamagedFile as error:
+        raise DamagedFile(f"{path}: {error}") from None
+
+
+@dataclass
+class _Reader:
+    """Goes through the packets in order and collects what they say."""
+
+    attributes: dict[str, int | str] = field(default_factory=dict)
+    tracks: dict[int, TrackInfo] = field(default_factory=dict)
+    texts: Texts = field(default_factory=Texts)
+    events: Events = field(default_factory=Events)
+    truncated: bool = False
+    _lives: dict[int, int] = field(default_factory=dict)  # by sequence: its state's present life
+    _born: int = 0
+    _packets: int = 0
+
+    def read(self, data: Buffer) -> Trace:
+        for buffer, starts, lengths in self._runs(data):
+            self._take(buffer, starts, lengths)
+        slices = self.events.slices(self.texts)
+        return Trace(
+            attributes=self.attributes,
+            tracks=self.tracks,
+            texts=self.texts.known,
+            track=slices.track,
+            start=slices.start,
+            duration=slices.duration,
+            name=slices.name,
+            category=slices.category,
+            arguments={
+                key: Argument(at, values, is_text)
+                for key, (at, values, is_text) in self.events.arguments(self.texts, slices).items()
+            },
+            flows=self.events.flows(slices),
+            counters=self.events.counters(),
+            truncated=self.truncated,
+            stray=slices.stray,
+        )
+
+    def _runs(self, data: Buffer) -> Iterator[tuple[Buffer, I64, I64]]:
+        """Runs of packets in order, with the insides of compressed ones in their places."""
+        starts, lengths, cut = split(data.data)
+        self.truncated |= cut
+        long = lengths > 1
+        first = np.zeros(len(starts), bool)
+        first[long] = (data[starts[long]] == _COMPRESSED[0]) & (
+            data[starts[long] + 1] == _COMPRESSED[1]
+        )
+        begin = 0
+        for place in [*np.flatnonzero(first).tolist(), len(starts)]:
+            if place > begin:
+                yield data, starts[begin:place], lengths[begin:place]
+            begin = place + 1
+            if place < len(starts):
+                packet = data[starts[place] : starts[place] + lengths[place]].tobytes()
+                for number, body in fields(packet):
+                    if number == p.COMPRESSED and isinstance(body, bytes):
+                        yield from self._runs(_unpacked(body))
+
+    def _take(self, data: Buffer, starts: I64, lengths: I64) -> None:
+        groups = list(_SHAPES.groups(data, starts, lengths))
+        lives = self._lives_of(groups, len(starts))
+        others = [
+            (int(place), group.rows[row])
+            for group in groups
+            if any(group.has(number) for number in _OTHERS)
+            for row, place in enumerate(group.places)
+        ]
+        for place, packet in sorted(others, key=lambda other: other[0]):
+            for number, body in fields(packet.tobytes()):
+                if isinstance(body, bytes):
+                    self._other(number, body, int(lives[place]))
+        for group in groups:
+            if group.has(*EVENT):
+                self.events.add(
+                    group, self._packets + group.places, lives[group.places], self.texts
+                )
+        self._packets += len(starts)
+
+    def _lives_of(self, groups: list[Group], count: int) -> I64:
+        """Per packet: which life of its sequence's state it is in; clearing begins a new one."""
+        sequence = np.zeros(count, np.int64)
+        cleared = np.zeros(count, bool)
+        for group in groups:
+            if hole := group.find(p.SEQUENCE_ID):
+                sequence[group.places] = group.numbers(hole).astype(np.int64)
+            if hole := group.find(p.FLAGS):
+                cleared[group.places] = group.numbers(hole).astype(np.int64) & p.CLEARED != 0
+        lives = np.zeros(count, np.int64)
+        for number in np.unique(sequence).tolist():
+            mine = np.flatnonzero(sequence == number)
+            marks = np.cumsum(cleared[mine])
+            here = [self._lives.get(number, 0)]
+            for _ in range(int(marks[-1])):
+                self._born += 1
+                here.append(self._born)
+            lives[mine] = np.array(here)[marks]
+            self._lives[number] = here[-1]
+        return lives
+
+    def _other(self, number: int, body: bytes, life: int) -> None:
+        """A part of a packet that is no event."""
+        if number == p.INTERNED:
+            for kind, entry in fields(body):
+                if kind in p.TEXT_KINDS and isinstance(entry, bytes):
+                    self.texts.define(kind, life, entry)
+        elif number == p.TRACK_DESCRIPTOR:
+            track = _track(body)
+            self.tracks.setdefault(track.uuid, track)
+        elif number == p.ATTRIBUTES:
+            for _, attribute in fields(body):
+                parts = dict(fields(attribute)) if isinstance(attribute, bytes) else {}
+                self.attributes[_text(parts.get(1))] = _value(parts)
+        elif number == p.DEFAULTS:
+            for kind, defaults in fields(body):
+                if kind == p.EVENT_DEFAULTS and isinstance(defaults, bytes):
+                    uuid = dict(fields(defaults)).get(p.TRACK, 0)
+                    self.events.default_track(life, uuid if isinstance(uuid, int) else 0)
+
+
+def _track(body: bytes) -> TrackInfo:
+    parts = dict(fields(body))
+    names = [parts.get(2), parts.get(10)]
+    for holder, name in ((3, 6), (4, 5)):  # a process or a thread has its name inside
+        inside = parts.get(holder)
+        if isinstance(inside, bytes):
+            names.append(dict(fields(inside)).get(name))
+    counter = parts.get(8)
+    unit = ""
+    if isinstance(counter, bytes):
+        inner = dict(fields(counter))
+        known = {1: "ns", 2: "count", 3: "bytes"}.get(_int(inner.get(3)), "value")
+        unit = _text(inner.get(6)) or known
+    rank = _int(parts.get(12))
+    return TrackInfo(
+        _int(parts.get(1)),
+        next((_text(name) for name in names if name), ""),
+        _int(parts.get(5)),
+        rank - (1 << 64) if rank >> 63 else rank,
+        unit,
+        _text(parts.get(14)),
+    )
+
+
+def _value(parts: dict[int, int | bytes]) -> int | str:
+    return _text(parts[3]) if 3 in parts else _int(parts.get(2))
+
+
+def _text(value: int | bytes | None) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else ""
+
+
+def _int(value: int | bytes | None) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _unpacked(body: bytes) -> Buffer:
+    try:
+        tool = zlib.decompressobj(wbits=47)  # zlib or gzip
+        out = tool.decompress(body, _MOST_UNPACKED)
+    except zlib.error as error:
+        raise DamagedFile(f"a compressed packet is damaged ({error})") from None
+    if tool.unconsumed_tail:
+        raise DamagedFile(f"a compressed packet holds more than {_MOST_UNPACKED} bytes")
+    return np.frombuffer(out, np.uint8)

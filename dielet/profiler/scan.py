@@ -1,0 +1,226 @@
+"""Reads protobuf messages by the thousand: those of one shape at once, whole columns at a time.
+
+Two messages have the same shape when their bytes agree wherever tags, lengths and the ends of
+varints are.  One of them is walked field by field; its shape is then a mask over the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dielet.errors import DamagedFile
+
+Buffer = NDArray[np.uint8]
+I64 = NDArray[np.int64]
+Path = tuple[int, ...]
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+MAX_VARINT = 10
+
+
+def read_varint(data: Buffer | memoryview | bytes, at: int, end: int) -> tuple[int, int]:
+    """(value, place after it).  DamagedFile when it does not end before `end`."""
+    value = shift = 0
+    while at < end and shift < 7 * MAX_VARINT:
+        byte = int(data[at])
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+    raise DamagedFile(f"the trace is damaged: a number at byte {at} has no end")
+
+
+def split(data: memoryview) -> tuple[I64, I64, bool]:
+    """(starts, lengths) of the packets of a file, and whether the last one is cut off."""
+    starts, lengths = [], []
+    at, end = 0, len(data)
+    while at < end:
+        if data[at] != 0x0A:
+            raise DamagedFile(
+                f"not a Perfetto trace, or a damaged one: byte {at} is {data[at]:#04x} where a "
+                "packet (0x0a) should begin"
+            )
+        if at + 1 < end and (length := data[at + 1]) < 128:
+            at += 2
+        else:
+            try:
+                length, at = read_varint(data, at + 1, end)
+            except DamagedFile:
+                break
+        if at + length > end:
+            break
+        starts.append(at)
+        lengths.append(length)
+        at += length
+    else:
+        return np.array(starts, np.int64), np.array(lengths, np.int64), False
+    return np.array(starts, np.int64), np.array(lengths, np.int64), True
+
+
+@dataclass(frozen=True)
+class Hole:
+    """One field of a shape: its path of field numbers, its place, and its wire type.
+
+    key: of fields in a repeated message, what that message calls itself: a number or a text.
+    """
+
+    path: Path
+    offset: int
+    width: int
+    wire: int
+    key: int | bytes = 0
+
+
+@dataclass(frozen=True)
+class Group:
+    """Messages of one shape.  places: their numbers; rows: uint8 [messages, bytes]."""
+
+    places: I64
+    rows: Buffer
+    holes: tuple[Hole, ...]
+
+    def has(self, *path: int) -> bool:
+        return any(hole.path[: len(path)] == path for hole in self.holes)
+
+    def find(self, *path: int) -> Hole | None:
+        """The last field with this path, which is the one that counts."""
+        return next((hole for hole in reversed(self.holes) if hole.path == path), None)
+
+    def numbers(self, hole: Hole) -> NDArray[np.uint64]:
+        """The values of a varint or fixed64 field."""
+        part = self.rows[:, hole.offset : hole.offset + hole.width]
+        if hole.wire == VARINT:
+            out = np.zeros(len(part), np.uint64)
+            for k in range(hole.width):
+                out |= (part[:, k] & 127).astype(np.uint64) << np.uint64(7 * k)
+            return out
+        return (
+            np.ascontiguousarray(part)
+            .view("<u8" if hole.wire == FIXED64 else "<u4")[:, 0]
+            .astype(np.uint64)
+        )
+
+    def texts(self, hole: Hole) -> list[bytes]:
+        """The values of a field with a length."""
+        part = np.ascontiguousarray(self.rows[:, hole.offset : hole.offset + hole.width])
+        return [row.tobytes() for row in part]
+
+
+class Shapes:
+    """How to walk a message: which fields are messages themselves, and which decide its shape.
+
+    nested: paths of fields to walk into.  fixed: paths of varints that are part of the shape.
+    keyed: paths of repeated messages -> the fields, a number or a text, that tell them apart.
+    """
+
+    def __init__(
+        self, nested: set[Path], fixed: set[Path], keyed: dict[Path, tuple[int, int]]
+    ) -> None:
+        self.nested, self.fixed, self.keyed = nested, fixed, keyed
+
+    def groups(self, data: Buffer, starts: I64, lengths: I64) -> Iterator[Group]:
+        """All messages, in groups of one shape."""
+        order = np.argsort(lengths, kind="stable")
+        edges = np.flatnonzero(np.diff(lengths[order])) + 1
+        for places in np.split(order, edges):
+            if not len(places):
+                continue
+            length = int(lengths[places[0]])
+            if length == 0:
+                continue
+            rows = gather(data, starts[places], length)
+            while len(places):
+                holes, mask, pattern = self._walk(rows[0])
+                same = ((rows & mask) == pattern).all(axis=1)
+                if same.all():
+                    yield Group(places, rows, holes)
+                    break
+                yield Group(places[same], rows[same], holes)
+                places, rows = places[~same], rows[~same]
+
+    def _walk(self, row: Buffer) -> tuple[tuple[Hole, ...], Buffer, Buffer]:
+        """Fields of one message; the mask under which messages of its shape equal it."""
+        mask = np.zeros(len(row), np.uint8)
+        holes: list[Hole] = []
+        self._fields(row.tobytes(), 0, len(row), (), 0, mask, holes)
+        return tuple(holes), mask, row & mask
+
+    def _fields(
+        self,
+        row: bytes,
+        at: int,
+        end: int,
+        above: Path,
+        key: int | bytes,
+        mask: Buffer,
+        holes: list[Hole],
+    ) -> None:
+        while at < end:
+            tag, value_at = read_varint(row, at, end)
+            mask[at:value_at] = 255
+            path, wire = (*above, tag >> 3), tag & 7
+            if wire == VARINT:
+                _, at = read_varint(row, value_at, end)
+                mask[value_at:at] = 255 if path in self.fixed else 128
+                holes.append(Hole(path, value_at, at - value_at, wire, key))
+            elif wire == LENGTH:
+                length, begin = read_varint(row, value_at, end)
+                mask[value_at:begin] = 255
+                at = begin + length
+                if at > end:
+                    raise DamagedFile("the trace is damaged: a message ends after its packet")
+                if path in self.nested:
+                    inner = self._key(row, begin, at, path)
+                    self._fields(row, begin, at, path, inner, mask, holes)
+                else:
+                    if path in self.fixed:
+                        mask[begin:at] = 255
+                    holes.append(Hole(path, begin, length, wire, key))
+            elif wire in (FIXED64, FIXED32):
+                at = value_at + (8 if wire == FIXED64 else 4)
+                if at > end:
+                    raise DamagedFile("the trace is damaged: a number ends after its packet")
+                holes.append(Hole(path, value_at, at - value_at, wire, key))
+            else:
+                raise DamagedFile(f"the trace is damaged: wire type {wire} does not exist")
+
+    def _key(self, row: bytes, begin: int, end: int, path: Path) -> int | bytes:
+        """What a repeated message calls itself."""
+        number, text = self.keyed.get(path, (0, 0))
+        for field, value in fields(row[begin:end]) if number else ():
+            if field in (number, text):
+                return value
+        return 0
+
+
+def fields(data: bytes | memoryview) -> Iterator[tuple[int, int | bytes]]:
+    """(field number, value) of one message: integers, or bytes of what has a length."""
+    at, end = 0, len(data)
+    while at < end:
+        tag, at = read_varint(data, at, end)
+        wire = tag & 7
+        if wire == VARINT:
+            value, at = read_varint(data, at, end)
+            yield tag >> 3, value
+            continue
+        if wire == LENGTH:
+            length, at = read_varint(data, at, end)
+        elif wire in (FIXED64, FIXED32):
+            length = 8 if wire == FIXED64 else 4
+        else:
+            raise DamagedFile(f"the trace is damaged: wire type {wire} does not exist")
+        if at + length > end:
+            raise DamagedFile("the trace is damaged: a field ends after its message")
+        part = bytes(data[at : at + length])
+        yield tag >> 3, part if wire == LENGTH else int.from_bytes(part, "little")
+        at += length
+
+
+def gather(data: Buffer, starts: I64, length: int) -> Buffer:
+    """uint8 [messages, length]: messages of one length, copied out."""
+    windows = np.ndarray((data.size - length + 1,), f"V{length}", data, 0, (1,))
+    return windows[starts].view(np.uint8).reshape(len(starts), length)
