@@ -111,6 +111,10 @@ def test_a_row_has_the_same_bits_in_every_chunk_and_share(name: str) -> None:
             name, packed, x, N, T, valid, residual=start.copy(), shares=SPLITS[valid % len(SPLITS)]
         )
         np.testing.assert_array_equal(chunk[:valid].view(np.int32), alone[:valid].view(np.int32))
+    for rows in (2, 4, 8, 16, 32):  # a batch, or another chunk
+        block, part = x[: padded(rows)], start[: padded(rows)].copy()
+        batch = apply(name, packed, block, N, rows, rows, residual=part, shares=SPLITS[1])
+        np.testing.assert_array_equal(batch[:rows].view(np.int32), alone[:rows].view(np.int32))
     for shares in SPLITS:
         again = apply(name, packed, x[:16], N, 1, 1, residual=start[:1].copy(), shares=shares)
         np.testing.assert_array_equal(again.view(np.int32), alone[:1].view(np.int32))

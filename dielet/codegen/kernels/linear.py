@@ -5,11 +5,9 @@ and takes k (bf16) or the groups (int8, int4) one after the other.
 
 One row reads the weights at the speed of memory, as a few streams far apart. Several rows go
 through register tiles of `height` rows by `cols` vectors, block by block of K: the rows' part of x
-is copied to scratch, with a stride that spreads it over the sets of the cache; a panel's sums rest
-in scratch; and each tile asks for a share of the next panel's weights.
-
-Integer groups: y += xs * (ws * d), d = sum (u - Z) x  with Z = 128, 8, or 0 if there is a minimum;
-the minimum adds wm * (xs * sum x). d is exact, so only the fold is in floating point.
+is copied to scratch, with a stride that spreads it over the sets of the cache; sums rest in y
+between blocks; each tile asks for a share of the next panel's weights, and for the next tile's
+place in y. Tiles run over the last row by up to height - 1 rows of no meaning.
 """
 
 from __future__ import annotations
@@ -17,10 +15,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dielet.codegen.function import Cells, Pointer
+from dielet.codegen.function import Pointer
 from dielet.codegen.kernel import Kernel
+from dielet.codegen.kernels.records import Column, Row, Weights, multiply
 from dielet.codegen.targets.base import PANEL, Target
-from dielet.codegen.values import F32, I8, I16, I32, Value
+from dielet.codegen.values import F32, I8, I32, Value
 
 LINE = 64
 STREAMS = {"bf16": 4, "int8": 4, "int4": 2}  # of weights for a single row, registers permitting
@@ -42,83 +41,24 @@ class Linear:
     bias: bool
 
     @property
-    def integer(self) -> bool:
-        return self.format != "bf16"
-
-    @property
-    def step(self) -> int:
-        """k per record of the weight stream: a group with its scales, or 32 of bf16."""
-        return self.group if self.integer else 32
-
-    @property
-    def words(self) -> int:
-        """32-bit words of activations per record."""
-        return self.step // (4 if self.integer else 2)
-
-    @property
-    def quants(self) -> int:
-        """Bytes of codes in a record."""
-        return self.step * PANEL * {"bf16": 4, "int8": 2, "int4": 1}[self.format] // 2
-
-    @property
-    def record(self) -> int:
-        """Bytes of a record."""
-        scales = 0 if not self.integer else 2 * PANEL * (2 if self.minimum else 1)
-        return self.quants + scales
-
-    @property
-    def records(self) -> int:
-        return self.K // self.step
-
-    @property
-    def zero(self) -> int:
-        return 0 if self.minimum else {"int8": 128, "int4": 8, "bf16": 0}[self.format]
-
-    def correction(self, t: Target) -> int:
-        """What the target's dot of a group lacks, in multiples of the sum of its activations."""
-        return (0 if self.format == "int4" else t.dot4_zero) - self.zero if self.integer else 0
+    def weights(self) -> Weights:
+        return Weights(self.K, self.format, self.group, self.minimum)
 
 
-@dataclass(frozen=True)
-class Column:
-    """One vector of outputs: `c` counts vectors within the panel of the record at hand."""
-
-    record: Pointer  # i8
-    c: int
-
-    def codes(self, t: Target, j: int) -> Value:
-        """Step j: four bytes (two bf16) of each output in a word."""
-        return self.record.cast(I32).load(j * PANEL + self.c * t.lanes, t.lanes)
-
-    def half(self, k: Kernel, t: Target, byte: int) -> Value:
-        """float16 numbers, one an output, from the record's tail."""
-        bits = self.record.cast(I16).load(byte // 2 + self.c * t.lanes, t.lanes)
-        return t.from_f16(k, bits)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of x at the record at hand: its words, and its group's numbers in every lane."""
-
-    words: Pointer  # i32
-    scale: Value | None = None
-    start: Value | None = None  # what the integer dots start from
-    shift: Value | None = None  # xs * sum x, for the minimum
-
-
-def linear(k: Kernel, t: Target, s: Linear) -> None:
+def linear(k: Kernel, t: Target, shape: Linear) -> None:
+    s = shape.weights
     x = k.operand(I32)
     scale, total = (k.operand(F32), k.operand(I32)) if s.integer else (None, None)
     w = k.operand(I8)
-    residual = k.operand(F32) if s.residual else None
-    bias = k.operand(F32) if s.bias else None
+    residual = k.operand(F32) if shape.residual else None
+    bias = k.operand(F32) if shape.bias else None
     y = k.operand(F32)
     panels, x_stride, g_stride, y_stride, r_stride = (k.param() for _ in range(5))
     source = Source(k, t, s, x, x_stride // (4 if s.integer else 2), scale, total, g_stride)
     task = Task(k, t, s, source, w, residual, r_stride, bias, y, y_stride)
     first, last = k.share(panels)
-    if s.T > 1:
-        task.many_rows(first, last)
+    if shape.T > 1:
+        task.many_rows(shape.T, first, last)
         return
     sums = t.vectors * (2 if s.integer else 1)  # registers that a stream's sums take
     streams = max(1, min(STREAMS[s.format], t.registers * 3 // 4 // sums))
@@ -135,7 +75,7 @@ class Task:
 
     k: Kernel
     t: Target
-    s: Linear
+    s: Weights
     x: Source
     w: Pointer
     residual: Pointer | None
@@ -171,14 +111,17 @@ class Task:
     def record(self, panel: Value, g: Value | int) -> Pointer:
         return self.w.at(panel * (self.s.records * self.s.record) + g * self.s.record)
 
-    def many_rows(self, first: Value, last: Value) -> None:
+    def many_rows(self, T: int, first: Value, last: Value) -> None:
         """Blocks of rows, blocks of K, panels, tiles: from the outside in."""
         k, t, s = self.k, self.t, self.s
         height, cols = (t.int_rows, t.int_cols) if s.integer else (t.bf16_rows, t.bf16_cols)
+        height = min(height, 1 << (T - 1).bit_length())  # few rows: no more than needed
         block = min(s.records, X_BLOCK // (4 * s.words))
-        row_block = min(-(-s.T // height) * height, ROW_BLOCK)
+        row_block = min(-(-T // height) * height, ROW_BLOCK)
         self.x.reserve(row_block, block)
-        sums = k.scratch(F32, row_block * PANEL)
+        zeros = k.scratch(F32, PANEL)
+        for c in range(0, PANEL, t.lanes):
+            zeros.store(c, k.const(F32.x(t.lanes), 0.0))
         with (
             k.loop(0, k.valid, row_block) as row0,
             k.loop(0, s.records, block) as g0,
@@ -188,8 +131,8 @@ class Task:
             tiles = (rows + (height - 1)) // height
             self.x.fill(row0, rows, g0, records)
             with k.loop(first, last) as panel:
-                column = panel * PANEL
-                self.fetch(sums, row0, rows, column, g0)
+                y = Place(self.y.at(row0 * self.y_stride + panel * PANEL), self.y_stride)
+                before = self.before(zeros, y, row0, rows, panel * PANEL, g0)
                 weights = self.record(panel, g0)
                 # A lone tile asks for its own weights, somewhat ahead; several share out the next:
                 # this block of the next panel, or the next block of the first.
@@ -201,53 +144,80 @@ class Task:
                 lines = (k.i64(-(-s.record // LINE)) + (tiles - 1)) // tiles
                 for c in range(0, t.vectors, cols):
                     with k.loop(0, rows, height) as row:
-                        part = sums.at(row * PANEL + c * t.lanes)
                         asked = following.at(row // height * lines * LINE)
-                        places = [c + i for i in range(cols)]
                         wanted = (asked, lines) if c == 0 else None
-                        self.tile(part, height, row, places, weights, records, wanted)
-                with k.loop(rows) as r:
-                    for c in range(0, PANEL, t.lanes):
-                        into = (row0 + r) * self.y_stride + column + c
-                        self.y.store(into, sums.load(r * PANEL + c, t.lanes))
+                        places = [c + i for i in range(cols)]
+                        tile = Tile(k, t, s, height, places, before.at(row), y.at(row))
+                        tile.run(self.x, row, weights, records, wanted)
 
-    def fetch(self, sums: Pointer, row0: Value, rows: Value, column: Value, g0: Value) -> None:
-        """A panel's sums: what they start from, or where the last block of K left them."""
+    def before(
+        self, zeros: Pointer, y: Place, row0: Value, rows: Value, column: Value, g0: Value
+    ) -> Place:
+        """Where a panel's sums are found: in y after the first block of K, else the start."""
         k, t = self.k, self.t
-        with k.when(g0.eq(0)), k.loop(rows) as r:
-            for c in range(0, PANEL, t.lanes):
-                sums.store(r * PANEL + c, self.start(row0 + r, column + c))
-        with k.when(g0 > 0), k.loop(rows) as r:
-            for c in range(0, PANEL, t.lanes):
-                before = self.y.load((row0 + r) * self.y_stride + column + c, t.lanes)
-                sums.store(r * PANEL + c, before)
+        initial = Place(zeros, k.i64(0))
+        if self.residual is not None and self.bias is not None:
+            with k.when(g0.eq(0)), k.loop(rows) as r:
+                for c in range(0, PANEL, t.lanes):
+                    y.at(r).pointer.store(c, self.start(row0 + r, column + c))
+            return y
+        if self.residual is not None:
+            initial = Place(self.residual.at(row0 * self.r_stride + column), self.r_stride)
+        if self.bias is not None:
+            initial = Place(self.bias.at(column), k.i64(0))
+        at_first = g0.eq(0)
+        stride = at_first.choose(initial.stride, y.stride)
+        return Place(k.either(at_first, initial.pointer, y.pointer), stride)
 
-    def tile(
+
+@dataclass(frozen=True)
+class Place:
+    """Rows of one panel's columns: the first, and how far apart they are."""
+
+    pointer: Pointer  # f32
+    stride: Value
+
+    def at(self, row: Value | int) -> Place:
+        return Place(self.pointer.at(self.stride * row), self.stride)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """`height` rows by some vectors of outputs, in registers, over a block of K."""
+
+    k: Kernel
+    t: Target
+    s: Weights
+    height: int
+    places: list[int]  # vectors within the panel
+    before: Place
+    y: Place
+
+    def run(
         self,
-        part: Pointer,
-        height: int,
+        x: Source,
         row: Value,
-        places: list[int],
         weights: Pointer,
         records: Value,
         wanted: tuple[Pointer, Value] | None,
     ) -> None:
-        """part[height, cols] += x . w over a block of K, in registers.
-
-        `wanted`: weights to ask for, so many lines a record.
-        """
-        k, t, s = self.k, self.t, self.s
-        acc = k.cells(height, len(places), of=F32.x(t.lanes))
+        """y = before + x . w; `wanted`: weights to ask for, so many lines a record."""
+        k, t, s, lanes = self.k, self.t, self.s, self.t.lanes
+        acc = k.cells(self.height, len(self.places), of=F32.x(lanes))
         for r, c in acc:
-            acc[r, c] = part.load(r * PANEL + c * t.lanes, t.lanes)
+            acc[r, c] = self.before.at(r).pointer.load(self.places[c] * lanes, lanes)
+        with k.loop(self.height, 2 * self.height) as below:
+            next_tile = self.y.at(below).pointer
+            for c in range(0, len(self.places) * lanes, LINE // 4):
+                next_tile.prefetch(self.places[0] * lanes + c, write=True)
         with k.loop(records) as g:
             if wanted is not None:
                 with k.loop(wanted[1]) as line:
                     wanted[0].prefetch(g * s.record + line * LINE)
-            cols = [Column(weights.at(g * s.record), c) for c in places]
-            multiply(k, t, s, acc, self.x.tile(row, height, g), cols)
+            cols = [Column(weights.at(g * s.record), c) for c in self.places]
+            multiply(k, t, s, acc, x.tile(row, self.height, g), cols)
         for r, c in acc:
-            part.store(r * PANEL + c * t.lanes, acc[r, c])
+            self.y.at(r).pointer.store(self.places[c] * lanes, acc[r, c])
 
 
 @dataclass
@@ -256,7 +226,7 @@ class Source:
 
     k: Kernel
     t: Target
-    s: Linear
+    s: Weights
     x: Pointer
     x_stride: Value
     scale: Pointer | None
@@ -328,48 +298,3 @@ class Source:
             )
             for r in range(height)
         ]
-
-
-def multiply(
-    k: Kernel, t: Target, s: Linear, acc: Cells, rows: list[Row], cols: list[Column]
-) -> None:
-    """acc[row, col] += x . w over one record."""
-    if s.integer:
-        fold(k, t, s, acc, rows, cols)
-        return
-    for j in range(s.words):
-        w = [col.codes(t, j) for col in cols]
-        for r, row in enumerate(rows):
-            pair = t.broadcast(row.words[j])
-            for c in range(len(cols)):
-                acc[r, c] = t.dot2(k, acc[r, c], w[c], pair)
-
-
-def fold(k: Kernel, t: Target, s: Linear, acc: Cells, rows: list[Row], cols: list[Column]) -> None:
-    """One group: exact integer dots, then both scales."""
-    zero = k.const(I32.x(t.lanes), 0)
-    dots = {(r, c): rows[r].start or zero for r, c in acc}
-    small = s.format == "int4"
-    dot = t.dot4_small if small else t.dot4
-    nibbles = 0x0F0F0F0F
-    for j in range(s.words):
-        if not small:
-            w = [col.codes(t, j) for col in cols]
-        elif j % 2 == 0:
-            codes = [col.codes(t, j // 2) for col in cols]
-            w = [v & nibbles for v in codes]
-        else:
-            w = [(v >> 4) & nibbles for v in codes]
-        for r, row in enumerate(rows):
-            four = t.broadcast(row.words[j])
-            for c in range(len(cols)):
-                dots[r, c] = dot(k, dots[r, c], w[c], four)
-
-    scale = [col.half(k, t, s.quants) for col in cols]
-    low = [col.half(k, t, s.quants + 2 * PANEL) for col in cols] if s.minimum else None
-    for r, row in enumerate(rows):
-        assert row.scale is not None
-        for c in range(len(cols)):
-            acc[r, c] = k.fma(dots[r, c].to_float() * scale[c], row.scale, acc[r, c])
-            if low is not None and row.shift is not None:
-                acc[r, c] = k.fma(low[c], row.shift, acc[r, c])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dielet.codegen.function import Pointer
 from dielet.codegen.kernel import Kernel
-from dielet.codegen.kernels.linear import Linear
+from dielet.codegen.kernels.records import Weights
 from dielet.codegen.targets.base import PANEL, Target
 from dielet.codegen.values import F32, I8, I16, I32, I64, Value
 
@@ -24,7 +24,7 @@ class Embed:
 def embed(k: Kernel, t: Target, s: Embed) -> None:
     table, ids, y = k.operand(I8), k.operand(I32), k.operand(F32)
     y_stride = k.param()
-    shape = Linear(s.K, s.format, s.group, s.minimum, 1, False, False)
+    shape = Weights(s.K, s.format, s.group, s.minimum)
     first, last = k.share(k.valid)
     with k.loop(first, last) as row:
         token = ids[row].zext(I64)
@@ -47,7 +47,7 @@ def _bf16_record(k: Kernel, t: Target, record: Pointer, lane: Value, into: Point
 
 
 def _int_record(
-    k: Kernel, t: Target, shape: Linear, record: Pointer, lane: Value, into: Pointer
+    k: Kernel, t: Target, shape: Weights, record: Pointer, lane: Value, into: Pointer
 ) -> None:
     small = shape.format == "int4"
     scales = shape.group * PANEL // (2 if small else 1) // 2

@@ -1,0 +1,137 @@
+"""Records of packed weights, and their product with activations: the heart of linear.
+
+A panel of 32 outputs is a stream of records. A record is 32 k of bfloat16, or one group of codes
+with its float16 scales (and minima); within it, 32-bit words stand side by side for the 32 outputs:
+two bfloat16, four bytes, or eight nibbles (low ones first).
+
+Integer groups: y += xs * (ws * d), d = sum (u - Z) x  with Z = 128, 8, or 0 if there is a minimum;
+the minimum adds wm * (xs * sum x). d is exact, so only the fold is in floating point.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dielet.codegen.function import Cells, Pointer
+from dielet.codegen.kernel import Kernel
+from dielet.codegen.targets.base import PANEL, Target
+from dielet.codegen.values import I16, I32, Value
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A packed weight matrix of K inputs."""
+
+    K: int
+    format: str
+    group: int
+    minimum: bool
+
+    @property
+    def integer(self) -> bool:
+        return self.format != "bf16"
+
+    @property
+    def step(self) -> int:
+        """k per record of the weight stream: a group with its scales, or 32 of bf16."""
+        return self.group if self.integer else 32
+
+    @property
+    def words(self) -> int:
+        """32-bit words of activations per record."""
+        return self.step // (4 if self.integer else 2)
+
+    @property
+    def quants(self) -> int:
+        """Bytes of codes in a record."""
+        return self.step * PANEL * {"bf16": 4, "int8": 2, "int4": 1}[self.format] // 2
+
+    @property
+    def record(self) -> int:
+        """Bytes of a record."""
+        scales = 0 if not self.integer else 2 * PANEL * (2 if self.minimum else 1)
+        return self.quants + scales
+
+    @property
+    def records(self) -> int:
+        return self.K // self.step
+
+    @property
+    def zero(self) -> int:
+        return 0 if self.minimum else {"int8": 128, "int4": 8, "bf16": 0}[self.format]
+
+    def correction(self, t: Target) -> int:
+        """What the target's dot of a group lacks, in multiples of the sum of its activations."""
+        return (0 if self.format == "int4" else t.dot4_zero) - self.zero if self.integer else 0
+
+
+@dataclass(frozen=True)
+class Column:
+    """One vector of outputs: `c` counts vectors within the panel of the record at hand."""
+
+    record: Pointer  # i8
+    c: int
+
+    def codes(self, t: Target, j: int) -> Value:
+        """Step j: four bytes (two bf16) of each output in a word."""
+        return self.record.cast(I32).load(j * PANEL + self.c * t.lanes, t.lanes)
+
+    def half(self, k: Kernel, t: Target, byte: int) -> Value:
+        """float16 numbers, one an output, from the record's tail."""
+        bits = self.record.cast(I16).load(byte // 2 + self.c * t.lanes, t.lanes)
+        return t.from_f16(k, bits)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of x at the record at hand: its words, and its group's numbers in every lane."""
+
+    words: Pointer  # i32
+    scale: Value | None = None
+    start: Value | None = None  # what the integer dots start from
+    shift: Value | None = None  # xs * sum x, for the minimum
+
+
+def multiply(
+    k: Kernel, t: Target, s: Weights, acc: Cells, rows: list[Row], cols: list[Column]
+) -> None:
+    """acc[row, col] += x . w over one record."""
+    if s.integer:
+        fold(k, t, s, acc, rows, cols)
+        return
+    for j in range(s.words):
+        w = [col.codes(t, j) for col in cols]
+        for r, row in enumerate(rows):
+            pair = t.broadcast(row.words[j])
+            for c in range(len(cols)):
+                acc[r, c] = t.dot2(k, acc[r, c], w[c], pair)
+
+
+def fold(k: Kernel, t: Target, s: Weights, acc: Cells, rows: list[Row], cols: list[Column]) -> None:
+    """One group: exact integer dots, then both scales."""
+    zero = k.const(I32.x(t.lanes), 0)
+    dots = {(r, c): rows[r].start or zero for r, c in acc}
+    small = s.format == "int4"
+    dot = t.dot4_small if small else t.dot4
+    nibbles = 0x0F0F0F0F
+    for j in range(s.words):
+        if not small:
+            w = [col.codes(t, j) for col in cols]
+        elif j % 2 == 0:
+            codes = [col.codes(t, j // 2) for col in cols]
+            w = [v & nibbles for v in codes]
+        else:
+            w = [(v >> 4) & nibbles for v in codes]
+        for r, row in enumerate(rows):
+            four = t.broadcast(row.words[j])
+            for c in range(len(cols)):
+                dots[r, c] = dot(k, dots[r, c], w[c], four)
+
+    scale = [col.half(k, t, s.quants) for col in cols]
+    low = [col.half(k, t, s.quants + 2 * PANEL) for col in cols] if s.minimum else None
+    for r, row in enumerate(rows):
+        assert row.scale is not None
+        for c in range(len(cols)):
+            acc[r, c] = k.fma(dots[r, c].to_float() * scale[c], row.scale, acc[r, c])
+            if low is not None and row.shift is not None:
+                acc[r, c] = k.fma(low[c], row.shift, acc[r, c])
