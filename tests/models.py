@@ -70,12 +70,8 @@ class Bench:
 
     def memory(self, program: Program) -> dict[str, NDArray[np.uint8]]:
         """All address spaces; activations and unused cache are NaN."""
-        return {
-            **self.files.spaces(),
-            "kv": self.kv,
-            "shared": fresh(program.sizes["shared"]),
-            "io": fresh(program.sizes["io"]),
-        }
+        own = {s: fresh(size) for s, size in program.sizes.items() if s != "kv"}
+        return {**self.files.spaces(), **own, "kv": self.kv}
 
     def give(self, program: Program, memory: dict[str, NDArray[np.uint8]], ids: NDArray) -> None:
         """Put the embeddings of `ids` where the program takes its hidden states."""

@@ -1,6 +1,16 @@
 """Devices are data: one TOML file each, read into a validated, frozen `Device`."""
 
-from dielet.devices.device import COMMANDS, Device, Engine, Figure, Link, Memory, Signal, Tile
+from dielet.devices.device import (
+    COMMANDS,
+    Device,
+    Engine,
+    Figure,
+    Link,
+    Memory,
+    Signal,
+    Tile,
+    resized,
+)
 from dielet.devices.read import built_in, device_text, load_device, read_device
 
 __all__ = [
@@ -16,4 +26,5 @@ __all__ = [
     "device_text",
     "load_device",
     "read_device",
+    "resized",
 ]

@@ -5,7 +5,7 @@ Sizes are bytes, bandwidths bytes per second, times picoseconds, rates operation
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from dielet.devices.units import Unit, show
@@ -17,6 +17,7 @@ COMMANDS = (
 )  # fmt: skip
 """Every command kind that an engine can take: the command set of `dielet.program.commands`."""
 
+MAX_CHIPLETS = 64
 FORMATS = ("bf16", "int8", "f32", "fp8", "int4")
 Topology = Literal["mesh", "all", "port"]
 
@@ -141,6 +142,16 @@ class Device:
             "add it to one engine's `commands`"
         )
 
+    def missing_parts(self) -> list[str]:
+        """Tables of the file that a device with so many chiplets and devices needs and lacks."""
+        if not self.local_memory:
+            return []
+        wanted = [f"memory.{name}" for name in ("dram", "shared", "scratchpad")] + ["link.host"]
+        wanted += ["link.die_to_die"] * (self.chiplets > 1)
+        wanted += ["link.device_to_device"] * (self.devices > 1)
+        have = {f"memory.{n}" for n in self.memory} | {f"link.{n}" for n in self.link}
+        return [name for name in wanted if name not in have]
+
     @property
     def local_memory(self) -> bool:
         """Whether each chiplet has activations of its own, so that values must be sent."""
@@ -149,3 +160,26 @@ class Device:
     def memory_of(self, space: str) -> str:
         """The memory that an address space (`weights`, `shared.3`) is in."""
         return self.spaces.get(space.split(".")[0], "dram")
+
+
+def resized(device: Device, devices: int | None = None, chiplets: int | None = None) -> Device:
+    """The same device with another number of chiplets, or several of it."""
+    device = replace(
+        device, devices=devices or device.devices, chiplets=chiplets or device.chiplets
+    )
+    if device.devices * device.chiplets > MAX_CHIPLETS:
+        raise UsageError(
+            f"{device.devices} devices of {device.chiplets} chiplets are more than {MAX_CHIPLETS}; "
+            "use fewer"
+        )
+    if device.devices > 1 and not device.local_memory:
+        raise UsageError(
+            f"device {device.name} has one memory for all chiplets, so there is only one of it; "
+            "use --chiplets"
+        )
+    if missing := device.missing_parts():
+        raise UsageError(
+            f"{device.devices} devices of {device.chiplets} chiplets need "
+            f"[{'], ['.join(missing)}], which device {device.name} does not describe"
+        )
+    return device

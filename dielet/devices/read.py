@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from dielet.devices.device import (
     COMMANDS,
     FORMATS,
+    MAX_CHIPLETS,
     Device,
     Engine,
     Figure,
@@ -24,13 +25,11 @@ from dielet.devices.text import Places
 from dielet.devices.units import BANDWIDTH, RATE, SIZE, TIME, Unit, parse
 from dielet.errors import DamagedFile, MissingFile
 
-MAX_CHIPLETS = 64
 SOURCES = ("source:", "assumed", "measured")
 SPACES = {
     "weights": "dram", "head": "dram", "embedding": "dram", "cos": "dram", "sin": "dram",
     "kv": "dram", "staging": "dram", "shared": "shared", "scratchpad": "scratchpad", "io": "host",
 }  # fmt: skip
-_LOCAL = ("dram", "shared", "scratchpad")
 
 
 def built_in() -> tuple[str, ...]:
@@ -172,14 +171,8 @@ class _Reader:
             for memory in engine.port:
                 if memory not in device.memory:
                     self.fail(f"engine.{engine.name}.port", f"there is no [memory.{memory}]")
-        if device.local_memory:
-            wanted = [f"memory.{name}" for name in _LOCAL] + ["link.host"]
-            wanted += ["link.die_to_die"] * (device.chiplets > 1)
-            wanted += ["link.device_to_device"] * (device.devices > 1)
-            have = {f"memory.{n}" for n in device.memory} | {f"link.{n}" for n in device.link}
-            if missing := [name for name in wanted if name not in have]:
-                tables = ", ".join(f"[{name}]" for name in missing)
-                self.fail("shared_memory", f"shared_memory = 'chiplet' needs {tables}")
+        if missing := device.missing_parts():
+            self.fail("shared_memory", f"'{device.shared_memory}' needs [{'], ['.join(missing)}]")
 
     def figure(self, path: str, value: int, unit: Unit | None) -> None:
         """Note a number; one with a unit must say where it comes from."""

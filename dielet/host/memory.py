@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dielet.program.types import SPACES
+from dielet.program.types import ALL_SPACES, space_number
 
 Bytes = NDArray[np.uint8]
 
@@ -30,15 +30,15 @@ def address(array: NDArray[np.generic]) -> int:
 
 
 class Bases:
-    """The table of base addresses that kernels resolve operands with, in the order of SPACES."""
+    """The table of base addresses that kernels resolve operands with, by `space_number`."""
 
     def __init__(self) -> None:
-        self.table = np.zeros(len(SPACES), np.int64)
+        self.table = np.zeros(ALL_SPACES, np.int64)
         self._held: dict[str, NDArray[np.generic]] = {}
 
     def __setitem__(self, space: str, memory: NDArray[np.generic]) -> None:
         self._held[space] = memory  # keeps the memory alive for as long as the table points to it
-        self.table[SPACES.index(space)] = address(memory)
+        self.table[space_number(space)] = address(memory)
 
     def __getitem__(self, space: str) -> NDArray[np.generic]:
         return self._held[space]

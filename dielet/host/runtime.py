@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dielet import paths, profiling
 from dielet.checkpoint.spec import ModelSpec
 from dielet.codegen import KernelKey, compile_kernels, host_target
-from dielet.errors import NumericError, UsageError
+from dielet.errors import DamagedFile, InternalError, NumericError, UsageError
 from dielet.formats.packed import WeightFormat
 from dielet.formats.parallel import available_cores
 from dielet.host.embedding import Embedding, embed_key
@@ -72,7 +72,7 @@ class Runtime:
         self.spec: ModelSpec = files.manifest.spec
         self.max_seq_len = files.manifest.max_seq_len
         self.chunk = files.manifest.prefill_chunk
-        self.layout = KvLayout.of(self.spec, self.max_seq_len)
+        self.layout = KvLayout.of(self.spec, self.max_seq_len, self.manifest.kv_heads)
         self.observer: Callable[[Execution], None] | None = None
         self._sizes = files.sizes() | {"kv": self.layout.nbytes}
         self._programs: dict[str, Tables] = {}
@@ -195,9 +195,9 @@ class Runtime:
         self._run(tables, bases, 0, n)
         values = self._io(bases, program, "logits")
         shares = [
-            (int(c.attrs["first_column"]), self._select_words(c.operand("y").region)[:n])
+            (int(c.attrs["first_column"]), self._select_words(program.io[f"select.{chiplet}"])[:n])
             for c in program.commands
-            if c.kind == "select"
+            if c.kind == "select" and (chiplet := program.queues[c.queue].chiplet) is not None
         ]
         bad = sum(int(words[:, 2].sum()) for _, words in shares)
         if bad:
@@ -230,7 +230,14 @@ class Runtime:
         tables = self._programs.get(name)
         if tables is None:
             program = self.files.program(name)
-            verify_program(program, self._sizes)
+            allocated = self.files.activation_spaces(program.phase == "head")
+            try:
+                verify_program(program, {**allocated, **self._sizes})
+            except (InternalError, TypeError, KeyError) as error:
+                raise DamagedFile(
+                    f"{self.files.path}: program {name} breaks its rules ({error}); "
+                    "compile the model again"
+                ) from None
             tables = build_tables(program, self._team.workers, self._library.address)
             self._programs[name] = tables
         return tables
@@ -248,8 +255,8 @@ class Runtime:
             for space, memory in self.files.spaces().items():
                 bases[space] = memory
         for bases, is_head in ((decoder, False), (head, True)):
-            for space in ("shared", "io"):
-                bases[space] = anonymous(self.files.activation_bytes(is_head, space))
+            for space, nbytes in self.files.activation_spaces(is_head).items():
+                bases[space] = anonymous(nbytes)
         return decoder, head
 
     @property

@@ -14,7 +14,7 @@ from dielet.host.deal import Piece, deal
 from dielet.host.memory import address
 from dielet.program import Program
 from dielet.program.commands import ENTRIES
-from dielet.program.types import SPACES, Command
+from dielet.program.types import Command, space_number
 
 I64 = NDArray[np.int64]
 
@@ -90,7 +90,8 @@ def _flat(values: Iterable[int]) -> I64:
 
 
 def _operands_and_params(program: Program) -> tuple[_Ragged, _Ragged, list[int]]:
-    space = {name: number for number, name in enumerate(SPACES)}
+    names = {o.region.space for c in program.commands for o in c.operands}
+    space = {name: space_number(name) for name in names}
     operands = _ragged(
         [word for o in c.operands for word in (space[o.region.space], o.region.offset)]
         for c in program.commands

@@ -8,6 +8,7 @@ from typing import Any
 
 from dielet.errors import UsageError
 from dielet.formats.packed import GROUPS
+from dielet.partition import PLANS
 from dielet.program.select import ladder
 
 WEIGHTS = ("bf16", "int8", "int4")
@@ -19,7 +20,9 @@ CHUNK_UNIT = 16  # rows: kernels work on tiles of the chunk
 class CompileOptions:
     """Options of one compilation; None means: decide by the checkpoint or the device.
 
-    chiplets: parts that the model is divided into.  group: weights that share a scale.
+    chiplets: parts that a device's share of the model is divided into.  num_devices: devices that
+    the model is divided over first.  partition: the plan of the division, if not the device's own.
+    group: weights that share a scale.
     max_seq_len: longest sequence, in tokens; a multiple of 32.  prefill_chunk: tokens per prefill
     program.  kv_ladder: KV capacities with a program each; the last one is max_seq_len.
     batch_sizes: sequences that one decode program takes, each with programs of its own; 1 is
@@ -29,6 +32,8 @@ class CompileOptions:
 
     device: str = "host"
     chiplets: int | None = None
+    num_devices: int | None = None
+    partition: str | None = None
     weights: str | None = None
     group: int | None = None
     max_seq_len: int | None = None
@@ -43,7 +48,9 @@ class CompileOptions:
         _one_of("group", self.group, GROUPS)
         if self.group is not None and self.weights == "bf16":
             raise UsageError(f"group {self.group} goes with int8 or int4 weights; bf16 has none")
+        _one_of("partition", self.partition, PLANS)
         _in_range("chiplets", self.chiplets, 1, 64)
+        _in_range("num_devices", self.num_devices, 1, 64)
         _in_range("layers", self.layers, 1, 1 << 10)
         _in_range("max_seq_len", self.max_seq_len, 32, 1 << 22)
         _in_range("prefill_chunk", self.prefill_chunk, CHUNK_UNIT, 4096)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from dielet.checkpoint.names import EMBEDDING
 from dielet.checkpoint.names import HEAD as HEAD_PARAMETER
 from dielet.checkpoint.spec import ModelSpec
-from dielet.devices import Device, load_device
+from dielet.devices import Device, load_device, resized
 from dielet.errors import UsageError
 from dielet.formats.packed import WeightFormat
 from dielet.graph import Graph, assign_formats, fuse, verify_graph
+from dielet.image.capacity import check_capacity, check_shared
 from dielet.image.formats import Stored, choose_format, default_weights
 from dielet.image.options import CompileOptions
 from dielet.models import build_decoder, build_head
 from dielet.partition import Division, divide
 from dielet.program import KvLayout, Placement, Program, Shape, WeightPlan, lower, plan_weights
+from dielet.program.sending import kv_slots
 from dielet.program.sync import synchronise
+from dielet.program.types import Phase
 
 HEAD_ROWS = 16  # tokens whose logits one pass can give, for checking several guesses at once
 
@@ -54,10 +57,10 @@ class ModelPlan:
 
     @property
     def activation_bytes(self) -> int:
-        """The largest arena of any program, inputs and outputs included."""
-        decoders = [p.sizes["shared"] + p.sizes["io"] for p in self.programs if p.phase != "head"]
-        heads = [p.sizes["shared"] + p.sizes["io"] for p in self.programs if p.phase == "head"]
-        return max(decoders) + max(heads)
+        """The largest arenas of any program, inputs and outputs included."""
+        sizes = {p.name: sum(p.sizes.values()) - p.sizes["kv"] for p in self.programs}
+        decoders = [sizes[p.name] for p in self.programs if p.phase != "head"]
+        return max(decoders) + max(sizes[p.name] for p in self.programs if p.phase == "head")
 
     def memory_by_owner(self) -> dict[str, int]:
         """Bytes at run time; `kv` is the cache of one sequence at full length."""
@@ -74,58 +77,114 @@ class ModelPlan:
 def plan_model(
     spec: ModelSpec, tensors: Mapping[str, Stored], options: CompileOptions
 ) -> ModelPlan:
-    """Compile `spec` up to its programs; `tensors` are the checkpoint's, by canonical name."""
-    if options.layers is not None:
-        if options.layers > spec.layers:
-            raise UsageError(
-                f"layers {options.layers}: the model has {spec.layers}; use at most {spec.layers}"
-            )
-        spec = msgspec.structs.replace(spec, layers=options.layers)
-    device = load_device(options.device)
-    chiplets = options.chiplets or device.chiplets
-    max_seq_len = options.resolved_max_seq_len(spec.max_position)
-    ladder = options.resolved_ladder(max_seq_len)
-    formats, weights = _formats(spec, tensors, fuse(build_decoder(spec, 1)), options)
-    embedding = formats[EMBEDDING]
+    """Compile `spec` up to its programs; `tensors` are the checkpoint's, by canonical name.
 
-    def divided(graph: Graph) -> Division:
-        typed = assign_formats(fuse(graph), formats)
+    Raises CapacityError when the device has too little memory.
+    """
+    planner = Planner(spec, tensors, options)
+    check_capacity(planner, lambda **changes: Planner(spec, tensors, replace(options, **changes)))
+    programs = planner.programs()
+    check_shared(planner.device, programs)
+    return planner.plan(programs)
+
+
+class Planner:
+    """The layout of a model's memory, and its programs as they are asked for."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        tensors: Mapping[str, Stored],
+        options: CompileOptions,
+        device: Device | None = None,
+    ) -> None:
+        """`device`: instead of the one that the options name."""
+        if options.layers is not None:
+            if options.layers > spec.layers:
+                raise UsageError(
+                    f"layers {options.layers}: the model has {spec.layers}; "
+                    f"use at most {spec.layers}"
+                )
+            spec = msgspec.structs.replace(spec, layers=options.layers)
+        self.spec = spec
+        self.device = resized(
+            device or load_device(options.device), options.num_devices, options.chiplets
+        )
+        self.partition = options.partition or self.device.partition
+        self.chiplets = self.device.devices * self.device.chiplets
+        self.max_seq_len = options.resolved_max_seq_len(spec.max_position)
+        self.ladder = options.resolved_ladder(self.max_seq_len)
+        self.chunk = options.prefill_chunk
+        self.batch_sizes = options.resolved_batch_sizes()
+        graph = fuse(build_decoder(spec, 1))
+        self.formats, self.weights = _formats(spec, tensors, graph, options)
+        decode, head = self._divided(build_decoder(spec, 1)), self._divided(build_head(spec))
+        tied = frozenset({HEAD_PARAMETER}) if spec.tied else frozenset[str]()
+        self.decoder = plan_weights(decode, self.formats, "weights", frozenset())
+        self.head = plan_weights(head, self.formats, "head", tied)
+        self.table = _table_plan(head, self.formats) if spec.tied else None
+        # Where each chiplet's KV heads begin, then how many are held; nothing on a host.
+        self.kv_slots = kv_slots(decode) if self.device.local_memory else ()
+        held = self.kv_slots[-1] if self.kv_slots else 0
+        self.kv = KvLayout.of(spec, self.max_seq_len, held)
+        self._divisions: dict[tuple[Phase, int], Division] = {}
+
+    def programs(self) -> tuple[Program, ...]:
+        """All of them: prefill and decode at every capacity, then the heads."""
+        found = self._rungs([Shape("prefill", self.chunk, rung) for rung in self.ladder])
+        for size in self.batch_sizes:
+            found += self._rungs([Shape("decode", size, rung) for rung in self.ladder])
+        return (*found, *map(self.program, self.heads()))
+
+    def heads(self) -> list[Shape]:
+        return [Shape("head", rows) for rows in sorted({*self.batch_sizes, HEAD_ROWS})]
+
+    def program(self, shape: Shape) -> Program:
+        return synchronise(self._lowered(shape))
+
+    def plan(self, programs: tuple[Program, ...]) -> ModelPlan:
+        return ModelPlan(
+            spec=self.spec,
+            device=self.device,
+            chiplets=self.chiplets,
+            weights=self.weights,
+            max_seq_len=self.max_seq_len,
+            prefill_chunk=self.chunk,
+            ladder=self.ladder,
+            batch_sizes=self.batch_sizes,
+            formats=self.formats,
+            decoder=self.decoder,
+            head=self.head,
+            embedding=self.formats[EMBEDDING],
+            kv=self.kv,
+            programs=programs,
+        )
+
+    def _divided(self, graph: Graph) -> Division:
+        typed = assign_formats(fuse(graph), self.formats)
         verify_graph(typed)
-        return divide(typed, device.partition, chiplets)
+        return divide(typed, self.partition, self.chiplets, self.device.local_memory)
 
-    decode, head = divided(build_decoder(spec, 1)), divided(build_head(spec))
-    tied = frozenset({HEAD_PARAMETER}) if spec.tied else frozenset[str]()
-    decoder_weights = plan_weights(decode, formats, "weights", frozenset())
-    head_weights = plan_weights(head, formats, "head", tied)
-    table = _table_plan(head, formats) if spec.tied else None
-    kv = KvLayout.of(spec, max_seq_len)
+    def _lowered(self, shape: Shape) -> Program:
+        key = shape.phase, shape.tokens
+        if key not in self._divisions:
+            build = build_head if shape.phase == "head" else build_decoder
+            self._divisions[key] = self._divided(build(self.spec, shape.tokens))
+        placement = (
+            Placement(self.head, self.kv, self.table)
+            if shape.phase == "head"
+            else Placement(self.decoder, self.kv)
+        )
+        return lower(self._divisions[key], shape, self.device, placement)
 
-    chunk = options.prefill_chunk
-    batch_sizes = options.resolved_batch_sizes()
-    placement, head_placement = Placement(decoder_weights, kv), Placement(head_weights, kv, table)
-    programs: list[Program] = []
-    for shape in (Shape("prefill", chunk), *(Shape("decode", size) for size in batch_sizes)):
-        division = divided(build_decoder(spec, shape.tokens))
-        programs += _rungs(division, shape, ladder, device, placement)
-    for rows in sorted({*batch_sizes, HEAD_ROWS}):
-        division = divided(build_head(spec, rows))
-        programs.append(synchronise(lower(division, Shape("head", rows), device, head_placement)))
-    return ModelPlan(
-        spec=spec,
-        device=device,
-        chiplets=chiplets,
-        weights=weights,
-        max_seq_len=max_seq_len,
-        prefill_chunk=chunk,
-        ladder=ladder,
-        batch_sizes=batch_sizes,
-        formats=formats,
-        decoder=decoder_weights,
-        head=head_weights,
-        embedding=embedding,
-        kv=kv,
-        programs=tuple(programs),
-    )
+    def _rungs(self, shapes: list[Shape]) -> list[Program]:
+        """One program per capacity.  Where all chiplets share a memory they differ in bytes of
+        cache only, so waits are found once."""
+        if self.device.local_memory:
+            return [self.program(shape) for shape in shapes]
+        lowered = [self._lowered(shape) for shape in shapes]
+        first = synchronise(lowered[0])
+        return [_with_waits_of(first, program) for program in lowered]
 
 
 def _formats(
@@ -149,23 +208,6 @@ def _table_plan(head: Division, formats: Mapping[str, WeightFormat]) -> WeightPl
     """The tied head's shares, which lie one after the other in the embedding table."""
     norms = frozenset(p for n in head.graph.nodes if n.op != "linear" for p in n.params)
     return plan_weights(head, formats, "embedding", norms)
-
-
-def _rungs(
-    division: Division,
-    shape: Shape,
-    ladder: tuple[int, ...],
-    device: Device,
-    placement: Placement,
-) -> list[Program]:
-    """One program per capacity.  They differ in bytes of cache only, so waits are found once."""
-    first: Program | None = None
-    programs = []
-    for capacity in ladder:
-        program = lower(division, Shape(shape.phase, shape.tokens, capacity), device, placement)
-        first = first or synchronise(program)
-        programs.append(_with_waits_of(first, program))
-    return programs
 
 
 def _with_waits_of(other: Program, program: Program) -> Program:

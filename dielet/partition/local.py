@@ -20,7 +20,7 @@ from dielet.partition.cut import Cut, Range, share
 
 def local_cuts(graph: Graph, chiplets: int, split_sums: bool) -> tuple[Cut, ...]:
     """One cut per node; `split_sums` allows cuts along the inputs of a linear."""
-    return _Cutter(graph, chiplets, split_sums).cuts()
+    return _Cutter(graph, chiplets, split_sums and chiplets > 1).cuts()
 
 
 class _Cutter:
@@ -70,11 +70,11 @@ class _Cutter:
         """Query heads of each chiplet for an attention: whole KV heads where they divide."""
         attention = self.graph.nodes[number]
         heads, kv_heads = int(attention.attrs["heads"]), int(attention.attrs["kv_heads"])
-        if kv_heads % self.chiplets == 0:
-            return _times(share(kv_heads, 1, self.chiplets), heads // kv_heads)
         width = attention.columns // heads
-        granule = self._granule(number, math.lcm(width, PANEL))
-        return share(heads, granule // width, self.chiplets)
+        granule = self._granule(number, math.lcm(width, PANEL)) // width
+        if kv_heads % self.chiplets == 0 and kv_heads // self.chiplets * heads % granule == 0:
+            granule = math.lcm(granule, heads // kv_heads)
+        return share(heads, granule, self.chiplets)
 
     def _kv_columns(self, number: int, total: int) -> tuple[Range, ...]:
         """Columns of the keys or values that each chiplet's queries read, in whole panels."""

@@ -2,7 +2,8 @@
 
 from dielet.program.explain import explain
 from dielet.program.interpret import interpret
-from dielet.program.lower import Placement, Shape, lower
+from dielet.program.lower import lower
+from dielet.program.lowering import Placement, Shape
 from dielet.program.memory import KvLayout, WeightPlan, plan_weights
 from dielet.program.sync import synchronise
 from dielet.program.types import Command, Operand, Program, Region

@@ -20,7 +20,10 @@ def aligned(nbytes: int, unit: int = LINE) -> int:
 
 @dataclass(frozen=True)
 class Share:
-    """One chiplet's rows [lo, hi) of a parameter [N, K] (K = 0: an f32 vector of N, undivided)."""
+    """One chiplet's part of a parameter: outputs [lo, hi) of inputs [k_lo, k_lo + K).
+
+    K = 0: an f32 vector of hi - lo, undivided.
+    """
 
     parameter: str
     chiplet: int
@@ -30,6 +33,7 @@ class Share:
     format: str
     offset: int
     nbytes: int
+    k_lo: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,10 +78,12 @@ def plan_weights(
                         width = node.columns // int(node.attrs["heads"])
                     share = Share(parameter, 0, 0, width, 0, "f32", offset, 4 * width)
                 elif lo < hi:
-                    K = graph.nodes[node.inputs[0]].columns
+                    K, k_lo = graph.nodes[node.inputs[0]].columns, 0
+                    if cut.axis == "inputs":
+                        lo, hi, K, k_lo = 0, node.columns, hi - lo, lo
                     fmt = formats[parameter]
                     nbytes = fmt.nbytes(hi - lo, K)
-                    share = Share(parameter, chiplet, lo, hi, K, fmt.name, offset, nbytes)
+                    share = Share(parameter, chiplet, lo, hi, K, fmt.name, offset, nbytes, k_lo)
                 else:
                     continue
                 shares.append(share)
@@ -90,7 +96,8 @@ class KvLayout:
     """The cache of one sequence: per layer the keys of all heads, then the values, bf16.
 
     Each head's part holds `positions` and grows with the position, so a smaller capacity is a
-    prefix of it: all programs of a model share one cache.
+    prefix of it: all programs of a model share one cache.  `kv_heads` counts a head that several
+    chiplets hold once for each of them; the heads of a chiplet lie side by side.
     """
 
     layers: int
@@ -99,8 +106,10 @@ class KvLayout:
     positions: int
 
     @staticmethod
-    def of(spec: ModelSpec, positions: int) -> KvLayout:
-        return KvLayout(spec.layers, spec.kv_heads, spec.head_dim, aligned(positions, PANEL))
+    def of(spec: ModelSpec, positions: int, kv_heads: int = 0) -> KvLayout:
+        """The layout for `positions` tokens; `kv_heads` if more than the model's are held."""
+        heads = kv_heads or spec.kv_heads
+        return KvLayout(spec.layers, heads, spec.head_dim, aligned(positions, PANEL))
 
     @property
     def head_bytes(self) -> int:

@@ -9,14 +9,32 @@ import msgspec
 Attr = int | float | str | bool
 Phase = Literal["prefill", "decode", "head"]
 
-SPACES = ("weights", "head", "embedding", "cos", "sin", "kv", "shared", "io")
+SPACES = ("weights", "head", "embedding", "cos", "sin", "kv", "shared", "io", "staging")
 """Address spaces, in the order of the host's table of base addresses.
 
 weights    the decoder image, read-only              head      the head image, read-only
 embedding  the table in token_embedding_weight.npy   cos, sin  the rotary tables [positions, D/2]
 kv         the sequence's key and value cache        shared    the activations of this program
-io         the program's inputs and outputs
+io         the program's inputs and outputs          staging   those on the device, in its DRAM
+
+Chiplets with memories of their own have `shared.0`, `shared.1`, ... instead of one `shared`, and
+`scratchpad.0`, ... for pieces of weights.
 """
+
+LOCAL_SPACES = ("shared", "scratchpad")
+MAX_CHIPLETS = 64
+ALL_SPACES = len(SPACES) + len(LOCAL_SPACES) * MAX_CHIPLETS
+
+
+def space_number(space: str) -> int:
+    """An address space's place in the host's table; ValueError when there is no such space."""
+    name, dot, chiplet = space.partition(".")
+    if not dot:
+        return SPACES.index(name)
+    number = int(chiplet)
+    if not 0 <= number < MAX_CHIPLETS or str(number) != chiplet:
+        raise ValueError(f"no address space is called '{space}'")
+    return len(SPACES) + LOCAL_SPACES.index(name) * MAX_CHIPLETS + number
 
 
 class Region(msgspec.Struct, frozen=True, array_like=True):
@@ -116,7 +134,7 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
     engine: str
 
 
-class Program(msgspec.Struct, frozen=True):
+class Program(msgspec.Struct, frozen=True, omit_defaults=True):
     """A fixed-shape run of commands: (phase, tokens T, KV capacity C) on some chiplets.
 
     `commands` stand in an order in which they can run one after the other; each queue takes its
@@ -137,6 +155,7 @@ class Program(msgspec.Struct, frozen=True):
     groups: tuple[int, ...]
     sizes: dict[str, int]
     io: dict[str, Region]
+    devices: int = 1  # that the chiplets are spread over, equally
 
 
 READ_ONLY = ("weights", "head", "embedding", "cos", "sin")

@@ -8,24 +8,81 @@ from dielet.errors import InternalError
 from dielet.program.commands import ENTRIES
 from dielet.program.commands.entry import ITEM_SIZE
 from dielet.program.sync import accesses
-from dielet.program.types import READ_ONLY, SPACES, Command, Program, Region
+from dielet.program.types import READ_ONLY, Command, Program, Region, space_number
+
+MOST_ROWS = 1 << 24
 
 
 def verify_program(program: Program, sizes: dict[str, int]) -> None:
     """Raise InternalError unless the program is legal.
 
-    `sizes`: bytes of the address spaces that outlive the program (weights, kv, tables).
-    Checked: operands and attributes as the entry says, bytes in bounds, read-only memory not
-    written, what is read was written before, waits satisfiable and signals waited for.
+    `sizes`: bytes that address spaces really have; where it says nothing the program is believed.
+    Checked: the program's parts name each other, operands and attributes are as the entry says,
+    bytes in bounds, read-only memory not written, what is read was written before, waits
+    satisfiable and signals waited for.
     """
-    limits = {**sizes, **program.sizes}
+    limits = {**program.sizes, **sizes}
+    _verify_parts(program, limits)
     written = [program.io["hidden_in"]]
     for number, command in enumerate(program.commands):
         where = f"{program.name} command {number} ({command.kind} {command.layer})"
         _verify_operands(command, limits, where)
+        _verify_widths(program, command, where)
         _verify_reads(command, written, where)
         written += [region for region, writes in accesses(command) if writes]
     _verify_semaphores(program)
+
+
+def _verify_parts(program: Program, limits: dict[str, int]) -> None:
+    """What the tables of a program say of each other."""
+    commands, queues = range(len(program.commands)), range(len(program.queues))
+    outputs = {"head": "logits"}.get(program.phase, "hidden_out")
+    checks = {
+        "no commands": bool(commands),
+        f"no {outputs}": {"hidden_in", outputs} <= set(program.io),
+        "groups for other commands": len(program.groups) == len(commands)
+        and list(program.groups) == sorted(program.groups),
+        "a queue that is not there": all(
+            command.queue in queues and all(wait.queue in queues for wait in command.waits)
+            for command in program.commands
+        ),
+        "a dependency on what comes later": all(
+            all(0 <= dep < number for dep in command.deps)
+            for number, command in enumerate(program.commands)
+        ),
+        "inputs or outputs out of bounds": all(
+            region.offset >= 0 and region.width > 0 and region.end <= limits.get(region.space, 0)
+            for region in program.io.values()
+        ),
+    }
+    for complaint, holds in checks.items():
+        if not holds:
+            raise InternalError(f"{program.name} has {complaint}")
+
+
+def _verify_widths(program: Program, command: Command, where: str) -> None:
+    """Hold operands against attributes, which kernels are generated from."""
+    widths = ENTRIES[command.kind].widths(command)
+    for operand in command.operands:
+        region = operand.region
+        wanted = widths.get(operand.role, region.width)
+        if region.width != wanted or not 1 <= region.rows <= MOST_ROWS:
+            raise InternalError(
+                f"{where}: {operand.role} is {region.rows} x {region.width} bytes, "
+                f"expected rows of {wanted}"
+            )
+        if operand.role in ("k_cache", "v_cache") and "D" in command.attrs:
+            wanted = program.capacity * int(command.attrs["D"]) * 2
+            if region.width != wanted or region.stride < wanted:
+                raise InternalError(f"{where}: {operand.role} holds other than {wanted} bytes")
+        if operand.role in ("cos", "sin") and region.rows < program.capacity:
+            raise InternalError(f"{where}: {operand.role} has {region.rows} positions")
+    rows = {o.role: o.region.rows for o in command.operands}
+    tall = {rows[role] for role in ("x", "y", "q", "k", "v", "gate", "up") if role in rows}
+    if len(tall) > 1 or command.attrs.get("row0", 0) not in range(program.tokens):
+        raise InternalError(f"{where}: its values have {sorted(tall)} rows")
+    if "T" in command.attrs and (command.attrs["T"] == 1) != (tall == {1}):
+        raise InternalError(f"{where}: a kernel for {command.attrs['T']} rows has {sorted(tall)}")
 
 
 def _verify_operands(command: Command, limits: dict[str, int], where: str) -> None:
@@ -44,15 +101,24 @@ def _verify_operands(command: Command, limits: dict[str, int], where: str) -> No
     written = set((entry.writes + " " + entry.updates).replace("?", "").split())
     for operand in command.operands:
         region = operand.region
-        if region.space not in SPACES or operand.dtype not in ITEM_SIZE:
+        if not _is_space(region.space) or operand.dtype not in ITEM_SIZE:
             raise InternalError(f"{where}: operand {operand} names no known space or dtype")
         if region.space in READ_ONLY and operand.role in written:
             raise InternalError(f"{where}: writes {operand.role} in read-only {region.space}")
-        if region.offset < 0 or region.width < 1 or region.end > limits.get(region.space, 0):
+        outside = region.offset < 0 or region.width < 1 or region.rows < 1 or region.stride < 0
+        if outside or region.end > limits.get(region.space, 0):
             raise InternalError(
                 f"{where}: {operand.role} ends at {region.end} of {region.space}, "
                 f"which has {limits.get(region.space, 0)} bytes"
             )
+
+
+def _is_space(name: str) -> bool:
+    try:
+        space_number(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _verify_reads(command: Command, written: list[Region], where: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -44,7 +46,7 @@ def test_every_output_and_input_is_covered(family: str, plan: str, chiplets: int
         }[cut.axis]
         done = sorted(r for r in cut.ranges if r[0] < r[1])
         assert done[0][0] == 0 and done[-1][1] == total
-        for (_, hi), (lo, _) in zip(done, done[1:], strict=False):
+        for (_, hi), (lo, _) in pairwise(done):
             replicated = node.path.endswith(("k_proj", "v_proj"))
             assert hi == lo or (replicated and lo < hi)
         if node.op == "linear":
@@ -80,7 +82,7 @@ def test_kv_heads_are_replicated_only_when_they_do_not_divide(
         assert sum(last - first for first, last in held) == copies
 
 
-@given(st.integers(1, 12), st.integers(1, 6), st.sampled_from([32, 64, 80, 128]), st.integers(1, 9))
+@given(st.integers(1, 12), st.integers(1, 6), st.sampled_from([32, 64, 128]), st.integers(1, 9))
 def test_queries_find_their_keys_at_home(kv: int, G: int, width: int, chiplets: int) -> None:
     spec = msgspec.structs.replace(QWEN, heads=kv * G, kv_heads=kv, head_dim=width, layers=1)
     found = division(spec, "column_row", chiplets, "bf16")
