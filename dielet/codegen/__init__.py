@@ -5,10 +5,10 @@ is a function
 
     void kernel(ptr operands, ptr params, ptr binding, i64 lo_num, i64 hi_num, i64 den)
 
-with operands ptr[] (addresses), params i64[] (run-time numbers), binding i64[2] = {past, valid}.
-It covers the units [units * lo_num / den, units * hi_num / den) of its command. Strides count
-elements.
-Rows t < valid mean something; rows up to valid rounded up to 16 may be read and written.
+with operands ptr[] (addresses), params i64[] (run-time numbers), binding i64[] = {past, valid, and
+of each row of a batch: position, cache offset}. It covers the units [units * lo_num / den, units *
+hi_num / den) of its command. Strides count elements. Rows t < valid mean something; rows up to valid
+rounded up to 16 may be read and written. A kernel takes up to 600 kB of its thread's stack.
 
 family     static                     params                               operands -> units
 rmsnorm    K eps out group            x_stride y_stride row0 rows          x weight y.. -> own
@@ -28,11 +28,15 @@ silu_mul   out group                  columns gate_stride up_stride        gate 
                                       y_stride g_stride               -> valid * columns / run
 select                                columns                              logits out -> 1
 embed      K format group minimum     y_stride                             table ids y -> valid
+copy, reduce, nothing                 see kernels/transfer.py
 
 `y..` is y, and with out=int8 also scale f32 and sum i32 ([rows, columns / group], in rmsnorm
 densely packed); a run is the group with out=int8, else 32. `x..` is x, and for int8 and int4 also
 its scale and sum. The cache of one head is K bf16 [S/32][D/2][32][2] and V bf16 [S/2][D][2];
 `head_bytes` leads from one head to the next in both. What a kernel computes is written in its file.
+
+rotary, kv_append and attention have a static `batch`: rows are then not a run of one sequence, but
+the next tokens of as many sequences, with caches of their own.
 
 A command that owns rows [row0, row0 + rows) of a chunk has operands that begin at row0, and `own`
 of these rows are real: clamp(valid - row0, 0, rows).

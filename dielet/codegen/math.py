@@ -111,8 +111,8 @@ def quantised(k: Function, vectors: list[Value]) -> tuple[list[Value], Value, Va
     for v in vectors[1:]:
         largest = k.larger(v.bits(of_bits) & 0x7FFFFFFF, largest)
     scale = k.max(largest).bits(F32) / 127.0
-    divisor = scale.eq(0.0).choose(scale.like(1.0), scale)
-    integers = [nearest(k, v / divisor) for v in vectors]
+    inverse = (scale > 0.0).choose(1.0 / scale, 0.0)
+    integers = [nearest(k, v * inverse) for v in vectors]
     total = integers[0]
     for i in integers[1:]:
         total = total + i

@@ -85,8 +85,8 @@ def quantised(x: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray, np.nda
     rows, columns = x.shape
     groups = x.reshape(rows, columns // group, group).astype(np.float32)
     scale = (np.abs(groups).max(-1) / np.float32(127)).astype(np.float32)
-    divisor = np.where(scale == 0, np.float32(1), scale)
-    q = np.rint(groups / divisor[..., None]).astype(np.int8)
+    inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
+    q = np.rint(groups * inverse[..., None]).astype(np.int8)
     return q.reshape(rows, columns), scale, q.astype(np.int32).sum(-1, dtype=np.int32)
 
 
