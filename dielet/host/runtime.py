@@ -57,7 +57,10 @@ class State:
 
 @dataclass(frozen=True)
 class Execution:
-    """One program execution as measured: `stamps[w]` has start and end ticks of w's pieces."""
+    """One program execution as measured: `stamps[w]` has start and end ticks of w's pieces.
+
+    past: of a batch, that of the sequence with the longest.
+    """
 
     tables: Tables
     past: int
@@ -219,6 +222,8 @@ class Runtime:
         self._binding[:2] = past, valid
         self._team.run(tables, bases.table, self._binding)
         if self.observer is not None:
+            if tables.program.phase == "decode" and tables.program.tokens > 1:
+                past = int(self._binding[2 : 2 + 2 * valid : 2].max())
             self.observer(Execution(tables, past, valid))
 
     def _io(self, bases: Bases, program: Program, name: str) -> NDArray[np.float32]:

@@ -23,11 +23,15 @@ HOST_MARKS = 1 << 18  # slices of the host's work that are kept, 48 bytes each
 
 
 @dataclass
-class _Attached:
-    """A runtime and how its executions are numbered."""
+class Attached:
+    """A runtime and how its executions are numbered.
+
+    first: the instance number of its prefill, given at its first use; its decoders' follow, by
+    batch size.
+    """
 
     runtime: Runtime
-    first: int  # instance number of its prefill; its decoders' follow, by batch size
+    first: int = -1
     sequences: dict[int, int] = field(default_factory=dict)
     last: tuple[int, int] = (0, 0)  # instance, sequence
     workload: int = 0
@@ -47,7 +51,7 @@ class Recorder:
 
     def __init__(self, memory: int, disk: int, folder: Path) -> None:
         self.ring = Ring(memory, disk, folder)
-        self.attached: list[_Attached] = []
+        self.attached: list[Attached] = []
         self._lock = threading.Lock()
         self._tables: dict[int, int] = {}
         self._alive: list[Tables] = []
@@ -66,9 +70,7 @@ class Recorder:
                 return
             if self.clock is None:
                 self.clock = Clock(runtime.ticks)
-            last = self.attached[-1] if self.attached else None
-            first = 0 if last is None else last.first + instances(last.runtime)
-            attached = _Attached(runtime, first)
+            attached = Attached(runtime)
             self.attached.append(attached)
         runtime.observer = lambda run: self._executed(attached, run)
 
@@ -79,9 +81,18 @@ class Recorder:
         if self.clock is not None and self.scale is None:
             self.scale = self.clock.scale()
 
-    def _executed(self, attached: _Attached, run: HostRun) -> None:
+    def used(self) -> list[Attached]:
+        """The runtimes that did something, in order of their instance numbers."""
+        return sorted((a for a in self.attached if a.first >= 0), key=lambda a: a.first)
+
+    def _number(self, attached: Attached) -> None:
+        if attached.first < 0:
+            attached.first = sum(instances(other.runtime) for other in self.used())
+
+    def _executed(self, attached: Attached, run: HostRun) -> None:
         program = run.tables.program
         with self._lock:
+            self._number(attached)
             if program.phase == "head":
                 instance, sequence = attached.last
                 attached.workload += 1
@@ -113,6 +124,7 @@ class Recorder:
             attached = next((a for a in self.attached if a.runtime is runtime), None)
             if attached is None:
                 return
+            self._number(attached)
             thread = self._thread()
             row = self.marked % HOST_MARKS
             number = self._works.setdefault(work, len(self._works))

@@ -268,16 +268,19 @@ def _finish(session: Session) -> None:
 def _sources(recorder: Recorder) -> dict[int, Source]:
     device = load_device("host")
     sources = {}
-    several = len(recorder.attached) > 1
-    for group, attached in enumerate(recorder.attached):
+    used = recorder.used()
+    for group, attached in enumerate(used):
         runtime = attached.runtime
-        spec = runtime.spec
-        label = (spec.name or spec.model_type) if several else ""
+        label = f"model {group + 1}: {_model_name(runtime)}" if len(used) > 1 else ""
         place = Place(device, "measured", runtime.manifest.chiplets, group, label)
         source = Source(place, _peaks(runtime.threads))
         for instance in range(attached.first, attached.first + instances(runtime)):
             sources[instance] = source
     return sources
+
+
+def _model_name(runtime: Runtime) -> str:
+    return runtime.spec.name or runtime.spec.model_type
 
 
 def _peaks(threads: int) -> Peaks:
@@ -289,10 +292,7 @@ def _peaks(threads: int) -> Peaks:
 
 def _attributes(recorder: Recorder, run_s: float, lost: int) -> Attributes:
     device = load_device("host")
-    models = dict.fromkeys(
-        f"{a.runtime.spec.name or a.runtime.spec.model_type} ({a.runtime.manifest.weights})"
-        for a in recorder.attached
-    )
+    models = [f"{_model_name(a.runtime)} ({a.runtime.manifest.weights})" for a in recorder.used()]
     return {
         "dielet_version": __version__,
         "model": ", ".join(models),

@@ -82,7 +82,7 @@ class Tracks:
 
     def device(self, place: Place, index: int) -> Track:
         number = place.first + index
-        label = f" {place.label}" if place.label else ""
+        label = f", {place.label}" if place.label else ""
         name = f"Device {number} ({place.device.name}, {place.clock}){label}"
         about = (
             "times that commands took on this machine"
