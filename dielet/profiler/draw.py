@@ -177,19 +177,20 @@ class Drawing:
         """Columns for steps of this plan; names are numbered by whoever writes a file."""
         plan = self.plan
         begin, end = plan.times(steps)
-        figures = plan.figures(steps, begin, end)
+        figures = plan.figures(steps)
         bounds = plan.bounds.tolist()
         starts = np.minimum.reduceat(begin, bounds[:-1], axis=1)
         ends = np.maximum.reduceat(end, bounds[:-1], axis=1)
         places = self.counters.places(begin, end)
-        duration = np.maximum(end - begin, 1)
+        seconds = np.maximum(end - begin, 1) * 1e-12
+        per_second = 1 / seconds
         columns: Columns = {
             "bytes": _whole(figures.moved, BYTES),
-            "byte_rate": _whole(figures.moved * 1e6 / duration, RATE),
+            "byte_rate": _whole(figures.moved * (per_second * 1e-6), RATE),
             "ops": _whole(figures.ops, OPS),
-            "op_rate": _whole(figures.ops * 1e3 / duration, RATE),
-            "percent": _whole(figures.reached * 100, PERCENT),
-            "bound": figures.bound + 1,
+            "op_rate": _whole(figures.ops * (per_second * 1e-9), RATE),
+            "percent": _whole(figures.least * (per_second * 100), PERCENT),
+            "bound": plan.bounds_of(steps, figures, seconds) + 1,
             "waited": np.minimum(plan.gaps(begin, end) // 1000, _most(WAIT)),
             "valid": np.array([[run.valid for run in step.runs] for step in steps]),
             "past": np.array([[run.past for run in step.runs] for step in steps]),
@@ -210,4 +211,4 @@ class Drawing:
 
 def _whole(values: NDArray[np.float64], width: int) -> I64:
     """Rounded to whole numbers that a varint of `width` bytes holds."""
-    return np.rint(np.clip(values, 0, _most(width))).astype(np.int64)
+    return np.minimum(values + 0.5, _most(width)).astype(np.int64)

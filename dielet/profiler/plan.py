@@ -23,7 +23,7 @@ from dielet.profiler.describe import (
     waited_for,
 )
 from dielet.profiler.tracks import Place, Track, Tracks
-from dielet.profiler.work import Peaks, Work
+from dielet.profiler.work import LINK, Peaks, Work
 from dielet.program.records import BOUNDS, Execution
 from dielet.program.types import Program
 
@@ -93,19 +93,54 @@ class Facts:
 
 @dataclass(frozen=True)
 class Figures:
-    """Of every slice of several steps, [steps, slices]; f64 but for `bound`.
+    """Of every slice of several steps, [steps, slices]; f64 but for `nearest`.
 
-    moved: bytes read and written in memories; linked: those that crossed a link; dram: those of
-    the DRAM.  reached: the largest share of a limit, 1 when it is fully used; bound: an index into
-    BOUNDS, from the records, or else the limit that came nearest.
+    moved: bytes read and written in memories; dram: those of the DRAM; linked: those that crossed
+    a link.  least: seconds that the slice would have taken at the limit that is nearest to it,
+    which is number `nearest` of BOUNDS.
     """
 
     moved: F64
-    linked: F64
     dram: F64
+    linked: F64
     ops: F64
-    reached: F64
-    bound: NDArray[np.integer]
+    least: F64
+    nearest: NDArray[np.integer]
+
+
+class RunFigures:
+    """Matrices that give the figures of one run's slices from the terms of its binding."""
+
+    def __init__(self, work: Work, command: I64, share: F64) -> None:
+        def matrix(coefficients: F64) -> F64:
+            return work.matrix(coefficients)[:, command] * share
+
+        memories = work.memories
+        columns = {name: work.moved[:, :, n] for n, name in enumerate(memories)}
+        nothing = np.zeros_like(work.ops)
+        self._work = work
+        self._moved = matrix(work.moved[:, :, :-1].sum(axis=2))
+        self._dram = matrix(columns.get("dram", nothing))
+        self._linked = matrix(columns[LINK])
+        self._ops = matrix(work.ops)
+        # Seconds at the limit of: the multipliers, each memory, the link; those that are known.
+        self._limits = [(BOUNDS.index("compute"), self._ops / work.peak_ops[command])]
+        for name, peak in zip(memories, work.peak_bytes.tolist(), strict=True):
+            kind = BOUNDS.index("link" if name == LINK else "memory")
+            self._limits.append((kind, matrix(columns[name]) / peak))
+        self._limits = [(kind, limit) for kind, limit in self._limits if limit.any()]
+
+    def figures(self, valid: F64, past: F64) -> Figures:
+        terms = self._work.terms(valid, past)
+        shape = len(terms), self._ops.shape[1]
+        least, nearest = np.zeros(shape), np.full(shape, BOUNDS.index("setup"))
+        for kind, limit in self._limits:
+            seconds = terms @ limit
+            np.copyto(nearest, kind, where=seconds > least)
+            np.maximum(least, seconds, out=least)
+        linked = terms @ self._linked if self._linked.any() else np.zeros(shape)
+        moved, dram, ops = (terms @ m for m in (self._moved, self._dram, self._ops))
+        return Figures(moved, dram, linked, ops, least, nearest)
 
 
 @dataclass(frozen=True)
@@ -152,6 +187,10 @@ class Plan:
             ]
         )[self.order]
         self.bounds = np.searchsorted(self.run, np.arange(len(step.runs) + 1))
+        self._matrices = [
+            RunFigures(self.facts[run].work, self.command[lo:hi], self.share[lo:hi])
+            for run, (lo, hi) in enumerate(pairwise(self.bounds.tolist()))
+        ]
         self.previous = self._previous()
         self.flow_count = 0
         self.pieces = self._pieces(step, tracks)
@@ -241,41 +280,24 @@ class Plan:
             )
         return out
 
-    def figures(self, steps: Sequence[Step], begin: I64, end: I64) -> Figures:
-        """What the slices moved and computed, and how near they came to the limits."""
-        parts = [
-            self._run_figures(steps, run, begin[:, lo:hi], end[:, lo:hi])
-            for run, (lo, hi) in enumerate(pairwise(self.bounds.tolist()))
-        ]
-        return Figures(*(np.concatenate(columns, axis=1) for columns in zip(*parts, strict=True)))
+    def figures(self, steps: Sequence[Step]) -> Figures:
+        """What the slices moved and computed, and what they would take at their limits."""
+        parts = []
+        for run, matrices in enumerate(self._matrices):
+            valid = np.array([step.runs[run].valid for step in steps], np.float64)
+            past = np.array([step.runs[run].past for step in steps], np.float64)
+            parts.append(matrices.figures(valid, past))
+        columns = zip(*(vars(part).values() for part in parts), strict=True)
+        return Figures(*(np.concatenate(column, axis=1) for column in columns))
 
-    def _run_figures(
-        self, steps: Sequence[Step], run: int, begin: I64, end: I64
-    ) -> tuple[NDArray[np.generic], ...]:
-        work = self.facts[run].work
-        valid = np.array([step.runs[run].valid for step in steps], np.float64)
-        past = np.array([step.runs[run].past for step in steps], np.float64)
-        moved, ops = work.evaluate(valid, past)
-        mine = slice(*self.bounds[run : run + 2].tolist())
-        chosen, share = self.command[mine], self.share[mine]
-        moved, ops = moved[:, chosen] * share[:, None], ops[:, chosen] * share
-        seconds = np.maximum(end - begin, 1) * 1e-12
-        dram = work.memories.index("dram") if "dram" in work.memories else None
-        memory = (moved[:, :, :-1] / work.peak_bytes[:-1]).max(axis=2) / seconds
-        link = moved[:, :, -1] / work.peak_bytes[-1] / seconds
-        compute = ops / work.peak_ops[chosen] / seconds
-        reached = np.stack([compute, memory, link])
-        bound = np.where(
-            reached.max(axis=0) < SETUP_SHARE, BOUNDS.index("setup"), reached.argmax(axis=0)
+    def bounds_of(self, steps: Sequence[Step], figures: Figures, seconds: F64) -> I64:
+        """What bounded every slice: from the records, or else the nearest limit, if it is near."""
+        out = np.where(
+            figures.least < seconds * SETUP_SHARE, BOUNDS.index("setup"), figures.nearest
         )
-        given = [step.runs[run].bound for step in steps]
-        if all(b is not None for b in given):
-            bound = np.stack([b[chosen] for b in given if b is not None])
-        return (
-            moved[:, :, :-1].sum(axis=2),
-            moved[:, :, -1],
-            np.zeros_like(ops) if dram is None else moved[:, :, dram],
-            ops,
-            reached.max(axis=0),
-            bound,
-        )
+        for run, (lo, hi) in enumerate(pairwise(self.bounds.tolist())):
+            for row, step in enumerate(steps):
+                given = step.runs[run].bound
+                if given is not None:
+                    out[row, lo:hi] = given[self.command[lo:hi]]
+        return out

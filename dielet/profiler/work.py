@@ -1,7 +1,8 @@
 """What the commands of a program move and compute, in columns: bytes by memory, and operations.
 
 On a machine that skips padding both depend on the run: on its real rows and on the positions in
-the cache.  So every figure is a sum of terms (`TERMS`), whose coefficients are kept here.
+the cache.  So every figure is a sum of terms (`TERMS`), whose coefficients are kept here; those of
+all commands and many runs are one matrix product.
 """
 
 from __future__ import annotations
@@ -67,43 +68,57 @@ class Work:
         known = {} if peaks is None else peaks.bandwidth
         self.peak_bytes = np.array([known.get(name) or np.inf for name in self.memories])
         self.peak_ops = np.full(count, np.inf)
-        self.row0 = np.array([int(c.attrs.get("row0", 0)) for c in program.commands])
-        self.rows = np.array([owned_rows(c, program.tokens) for c in program.commands])
+        owned = [(int(c.attrs.get("row0", 0)), owned_rows(c, program.tokens))
+                 for c in program.commands]  # fmt: skip
+        self._owned = sorted(set(owned))
+        self._owner = np.array([self._owned.index(rows) for rows in owned], np.int64)
         for number, command in enumerate(program.commands):
-            self._add(number, command, {} if peaks is None else peaks.rates)
+            self._add(number, command, {} if peaks is None else peaks.rates, owned[number][1])
 
-    def evaluate(self, valid: F64, past: F64) -> tuple[F64, F64]:
-        """(bytes [runs, commands, memories], operations [runs, commands]) given the bindings."""
-        terms = self._terms(valid[:, None], past[:, None])
-        moved = sum(self.moved[k] * term[:, :, None] for k, term in enumerate(terms))
-        ops = sum(self.ops[k] * term for k, term in enumerate(terms))
-        return np.asarray(moved), np.asarray(ops)
+    def terms(self, valid: F64, past: F64) -> F64:
+        """f64 [runs, terms]: what the rows of a `matrix` are multiplied by, given the bindings.
 
-    def _terms(self, valid: F64, past: F64) -> tuple[F64, F64, F64, F64]:
-        """What the coefficients are multiplied by: each [runs, commands or 1]."""
-        one, capacity = np.ones_like(valid), float(self.program.capacity)
-        if not self.skips:
-            rows = self.rows[None].astype(np.float64)
-            return one, rows, one * capacity, rows * capacity
-        rows = np.clip(valid - self.row0, 0, self.rows)
-        if self.program.phase == "decode" and self.program.tokens > 1:
-            # A batch: every row has a cache of its own; `past` is the longest.
-            return one, rows, valid * (past + 1), rows * (past + 1)
-        return one, rows, past + valid, rows * (past + (valid + 1) / 2)
+        The terms are one, the real rows of each set of rows that commands own, the positions in
+        the cache, and the pairs of each set of rows with the positions that they see.
+        """
+        first, count = np.array(self._owned).T[:, None]
+        if self.skips:
+            rows = np.clip(valid[:, None] - first, 0, count).astype(np.float64)
+            positions, seen = past + valid, past + (valid + 1) / 2
+            if self.program.phase == "decode" and self.program.tokens > 1:
+                # A batch: every row has a cache of its own; `past` is the longest.
+                positions, seen = valid * (past + 1), past + 1
+        else:
+            rows = np.tile(count.astype(np.float64), (len(valid), 1))
+            positions = seen = np.full(len(valid), float(self.program.capacity))
+        one = np.ones((len(valid), 1))
+        return np.concatenate([one, rows, positions[:, None], rows * seen[:, None]], axis=1)
 
-    def _add(self, number: int, command: Command, rates: Mapping[str, Mapping[str, float]]) -> None:
+    def matrix(self, coefficients: F64) -> F64:
+        """f64 [terms, commands] from [4, commands]: multiply `terms` by it."""
+        sets, commands = len(self._owned), np.arange(len(self._owner))
+        out = np.zeros((2 + 2 * sets, len(commands)))
+        out[0] = coefficients[FIXED]
+        out[1 + self._owner, commands] = coefficients[ROW]
+        out[1 + sets] = coefficients[POSITION]
+        out[2 + sets + self._owner, commands] = coefficients[PAIR]
+        return out
+
+    def _add(
+        self, number: int, command: Command, rates: Mapping[str, Mapping[str, float]], rows: int
+    ) -> None:
         cost = ENTRIES[command.kind].cost(command)
         queue = self.program.queues[command.queue]
         for operand in command.operands:
             nbytes = operand.region.nbytes * (
                 (operand.role in cost.reads) + (operand.role in cost.writes)
             )
-            term, share = self._traffic(command, operand, float(nbytes), int(self.rows[number]))
+            term, share = self._traffic(command, operand, float(nbytes), rows)
             column = self.memories.index(self.device.memory_of(operand.region.space))
             self.moved[term, number, column] += share
             if is_remote(operand, queue.chiplet):
                 self.moved[term, number, -1] += share
-        total, rows = float(sum(cost.ops.values())), float(self.rows[number])
+        total = float(sum(cost.ops.values()))
         if command.kind == "attention":
             self.ops[PAIR, number] = total / (rows * max(self.program.capacity, 1))
         else:

@@ -432,12 +432,14 @@ def test_facts_are_those_of_the_program(model: Model) -> None:
     program = model.runtime.files.program("decode_1_kv64")
     place = Place(load_device("host"), "measured", 2)
     facts = Facts.of(program, place, None)
-    moved, ops = facts.work.evaluate(np.array([1.0]), np.array([9.0]))
+    terms = facts.work.terms(np.array([1.0]), np.array([9.0]))
+    dram = facts.work.memories.index("dram")
+    moved = terms @ facts.work.matrix(facts.work.moved[:, :, dram])
+    ops = terms @ facts.work.matrix(facts.work.ops)
     kinds = [c.kind for c in program.commands]
     attention = kinds.index("attention")
     heads, D = 1, 32  # of this chiplet: one of two KV heads, with two query heads
-    dram = facts.work.memories.index("dram")
-    assert moved[0, attention, dram] == 2 * 10 * heads * D * 2  # K and V, 10 positions, bf16
+    assert moved[0, attention] == 2 * 10 * heads * D * 2  # K and V, 10 positions, bf16
     assert ops[0, attention] == 4 * 10 * 2 * D
     linear = kinds.index("linear")
     assert ops[0, linear] == 2 * 64 * 64  # q_proj: half of 128 outputs
