@@ -11,6 +11,7 @@ from dielet.devices.device import (
     Tile,
     resized,
 )
+from dielet.devices.override import overridden
 from dielet.devices.read import built_in, device_text, load_device, read_device
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "built_in",
     "device_text",
     "load_device",
+    "overridden",
     "read_device",
     "resized",
 ]

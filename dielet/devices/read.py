@@ -65,14 +65,21 @@ def read_device(text: str, where: str) -> Device:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise DamagedFile(f"device file {where}: {error}") from None
-    return _Reader(text, where).device(values)
+    return read_device_values(values, text, where, {})
+
+
+def read_device_values(
+    values: dict[str, Any], text: str, where: str, sources: dict[str, str]
+) -> Device:
+    """Validate the values of `text`; `sources` of those that were changed, by their path."""
+    return _Reader(text, where, sources).device(values)
 
 
 class _Reader:
     """Takes a decoded file apart; `figures` collects its numbers on the way."""
 
-    def __init__(self, text: str, where: str) -> None:
-        self.text, self.where = text, where
+    def __init__(self, text: str, where: str, sources: dict[str, str]) -> None:
+        self.text, self.where, self.sources = text, where, sources
         self.places = Places(text)
         self.figures: list[Figure] = []
 
@@ -177,7 +184,7 @@ class _Reader:
     def figure(self, path: str, value: int, unit: Unit | None) -> None:
         """Note a number; one with a unit must say where it comes from."""
         place = self.places.find(path)
-        comment = place.comment if place else ""
+        comment = self.sources.get(path) or (place.comment if place else "")
         if unit and not comment.startswith(SOURCES):
             self.fail(path, "a figure needs its source beside it: `# source: ...` or `# assumed`")
         self.figures.append(Figure(path, value, unit, place.line if place else 0, comment))

@@ -1,0 +1,152 @@
+"""What is simulated: the programs of a model, compiled before or lowered for it now, no weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from dielet.checkpoint.names import EMBEDDING, HEAD
+from dielet.checkpoint.open import open_checkpoint, open_config
+from dielet.checkpoint.random import RandomCheckpoint
+from dielet.checkpoint.spec import ModelSpec
+from dielet.devices import Device, overridden
+from dielet.errors import MissingFile, Unsupported, UsageError
+from dielet.formats.packed import WeightFormat
+from dielet.image import CompileOptions, ModelFiles, open_directory
+from dielet.image.capacity import check_capacity, check_shared
+from dielet.image.formats import Stored
+from dielet.image.manifest import NAME
+from dielet.image.plan import HEAD_ROWS, Planner
+from dielet.program import Program, Shape
+
+OF_DEVICE = {"chiplets": "chiplets", "devices": "num_devices", "partition": "partition"}
+OPTIONS = tuple(
+    field.name for field in fields(CompileOptions) if field.name not in ("device", *OF_DEVICE)
+)
+"""Compile options that `--set` may change; what else it names is a figure of the device."""
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A tensor of which only the format is known: it is stored as it was before."""
+
+    K: int
+    exact_formats: tuple[WeightFormat, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model by its spec, its tensors' formats, and the options that it is compiled with."""
+
+    spec: ModelSpec
+    tensors: Mapping[str, Stored]
+    options: CompileOptions
+
+    @property
+    def name(self) -> str:
+        return self.spec.name or self.spec.model_type
+
+
+def open_source(src: str | Path, options: CompileOptions) -> Source:
+    """A model directory, a checkpoint, or a bare config.json; weights are not read.
+
+    Options that a model directory settled are taken from it unless `options` says otherwise.
+    """
+    path = Path(src).expanduser()
+    if (path / NAME).is_file():
+        return _compiled(open_directory(path), options)
+    try:
+        checkpoint = open_checkpoint(src)
+        tensors: dict[str, Stored] = {n: checkpoint.tensor(n) for n in checkpoint.names()}
+        return Source(checkpoint.spec, tensors, options)
+    except (MissingFile, Unsupported):
+        random = RandomCheckpoint(open_config(src))  # no weights: the sizes are enough
+        return Source(random.spec, {n: random.tensor(n) for n in random.names()}, options)
+
+
+def spec_source(spec: ModelSpec, options: CompileOptions) -> Source:
+    random = RandomCheckpoint(spec)
+    return Source(spec, {n: random.tensor(n) for n in random.names()}, options)
+
+
+def _compiled(files: ModelFiles, options: CompileOptions) -> Source:
+    m = files.manifest
+    tensors: dict[str, Stored] = {}
+    for share in (*files.decoder.table.shares, *files.head.table.shares):
+        if share.K:  # the last share of a linear that is cut along its inputs has the last of them
+            fmt = WeightFormat.parse(share.format)
+            tensors[share.parameter] = _Known(share.k_lo + share.K, (fmt,))
+    embedding = _Known(m.spec.hidden, (WeightFormat.parse(m.embedding_format),))
+    tensors[EMBEDDING] = embedding
+    tensors.setdefault(HEAD, embedding)
+    default = CompileOptions()
+    settled: dict[str, Any] = {
+        "weights": m.weights,
+        "max_seq_len": m.max_seq_len,
+        "prefill_chunk": m.prefill_chunk,
+        "kv_ladder": m.kv_ladder,
+        "batch_sizes": m.batch_sizes,
+    }
+    open_ = {n: v for n, v in settled.items() if getattr(options, n) == getattr(default, n)}
+    if options.max_seq_len is not None:
+        open_.pop("kv_ladder", None)
+    return Source(m.spec, tensors, replace(options, **open_))
+
+
+class Programs:
+    """The programs of a model for a device, lowered when they are first asked for."""
+
+    def __init__(self, source: Source, device: Device) -> None:
+        self.source = source
+        options = source.options
+
+        def replan(**changes: Any) -> Planner:
+            return Planner(source.spec, source.tensors, replace(options, **changes), device)
+
+        self.planner = replan()
+        check_capacity(self.planner, replan)
+        self._known: dict[Shape, Program] = {}
+
+    @property
+    def device(self) -> Device:
+        return self.planner.device
+
+    def find(self, shape: Shape) -> Program:
+        if shape not in self._known:
+            program = self.planner.program(shape)
+            check_shared(self.device, [program])
+            self._known[shape] = program
+        return self._known[shape]
+
+    def head(self, rows: int) -> Shape:
+        sizes = sorted({*self.planner.batch_sizes, HEAD_ROWS})
+        return Shape("head", next(size for size in sizes if size >= rows))
+
+
+def configured(source: Source, device: Device, changes: Mapping[str, str]) -> tuple[Source, Device]:
+    """The model and the device with `--set` changes: of compile options, or of device figures."""
+    options: dict[str, Any] = {}
+    figures: dict[str, str] = {}
+    for name, text in changes.items():
+        if name in OPTIONS:
+            options[name] = _option(name, text)
+        else:
+            figures[name] = text
+            if name in OF_DEVICE:
+                options[OF_DEVICE[name]] = None  # it counts, whatever the model was compiled with
+    if figures:
+        device = overridden(device, figures)
+    return replace(source, options=replace(source.options, **options)), device
+
+
+def _option(name: str, text: str) -> Any:
+    if name == "weights":
+        return text
+    try:
+        if name in ("kv_ladder", "batch_sizes"):
+            return tuple(int(part) for part in text.split("+"))
+        return int(text)
+    except ValueError:
+        raise UsageError(f"{name}={text}: a whole number is expected") from None
