@@ -177,8 +177,8 @@ def _markdown(table: Table) -> str:
 
 def _filled(page: str, name: str, text: str) -> str:
     """The page with what stands between the marks of that name replaced."""
-    marks = rf"(<!-- figures: {name} -->\n).*?(\n<!-- end -->)"
-    filled, count = re.subn(marks, lambda m: m[1] + text + m[2], page, flags=re.DOTALL)
+    marks = rf"(<!-- figures: {name} -->\n).*?(<!-- end -->)"
+    filled, count = re.subn(marks, lambda m: f"{m[1]}{text}\n{m[2]}", page, flags=re.DOTALL)
     if count != 1:
         raise SystemExit(f"{PAGE} has no '<!-- figures: {name} --> ... <!-- end -->'")
     return filled
