@@ -29,6 +29,7 @@ SHAPES = {  # hidden, layers, query heads, intermediate; 8 KV heads of 128, voca
     "4B": (2560, 36, 32, 9728),
 }
 ROUNDS = 7
+BATCHES = (1, 2, 4, 8, 16)
 
 
 def config(folder: Path, shape: str) -> Path:
@@ -58,11 +59,19 @@ def config(folder: Path, shape: str) -> Path:
 
 @contextmanager
 def loaded(
-    folder: Path, shape: str, threads: int | None = None, **options: object
+    folder: Path, shape: str, weights: str, chiplets: int = 2, threads: int | None = None
 ) -> Iterator[Runtime]:
-    given = {"chiplets": 2, "max_seq_len": 8192, **options}
-    compile_options = CompileOptions.of(random_weights=0, **given)
-    out = compile_model(config(folder, shape), folder / "model", compile_options)
+    """A model of that shape, compiled once for all tables."""
+    out = folder / f"{shape}-{weights}-{chiplets}"
+    if not out.exists():
+        options = CompileOptions(
+            weights=weights,
+            chiplets=chiplets,
+            max_seq_len=32768,
+            batch_sizes=BATCHES,
+            random_weights=0,
+        )
+        compile_model(config(folder, shape), out, options)
     runtime = load_runtime(out, threads)
     try:
         yield runtime
@@ -86,7 +95,7 @@ def header(first: str, contexts: tuple[int, ...]) -> str:
 def formats(folder: Path) -> None:
     print(header("weights", (64, 1024)))
     for weights in ("bf16", "int8", "int4"):
-        with loaded(folder, "1.7B", weights=weights) as runtime:
+        with loaded(folder, "1.7B", weights) as runtime:
             print(line(runtime, weights, (64, 1024)), flush=True)
 
 
@@ -94,37 +103,37 @@ def contexts(folder: Path) -> None:
     lengths = (128, 1024, 4096, 8192, 16384, 32000)
     print(header("weights", lengths))
     for weights in ("int8", "int4"):
-        with loaded(folder, "1.7B", weights=weights, max_seq_len=32768) as runtime:
+        with loaded(folder, "1.7B", weights) as runtime:
             print(line(runtime, weights, lengths), flush=True)
 
 
 def sizes(folder: Path) -> None:
     print(header("model", (64, 1024)))
     for shape in SHAPES:
-        with loaded(folder, shape, weights="int8") as runtime:
+        with loaded(folder, shape, "int8") as runtime:
             print(line(runtime, f"{shape} int8", (64, 1024)), flush=True)
 
 
 def cores(folder: Path) -> None:
     print(header("cores", (64, 1024)))
     for threads in (1, 2):
-        with loaded(folder, "1.7B", threads, weights="int8") as runtime:
+        with loaded(folder, "1.7B", "int8", threads=threads) as runtime:
             print(line(runtime, str(threads), (64, 1024)), flush=True)
 
 
 def chiplets(folder: Path) -> None:
     print(header("chiplets", (64, 1024)))
     for count in (1, 2, 4, 8):
-        with loaded(folder, "1.7B", weights="int8", chiplets=count) as runtime:
+        with loaded(folder, "1.7B", "int8", count) as runtime:
             print(line(runtime, str(count), (64, 1024)), flush=True)
 
 
 def batch(folder: Path) -> None:
     """Milliseconds of a step for several sequences at context 64, as a ratio to one."""
-    counts = (1, 2, 4, 8, 16)
+    counts = BATCHES
     print("| weights | " + " | ".join(f"batch {n}" for n in counts) + " |\n" + "|---" * 6 + "|")
     for weights in ("bf16", "int8", "int4"):
-        with loaded(folder, "1.7B", weights=weights, batch_sizes=counts) as runtime:
+        with loaded(folder, "1.7B", weights) as runtime:
             times: dict[int, list[float]] = {n: [] for n in counts}
             for _ in range(ROUNDS):
                 for n in counts:
@@ -158,9 +167,10 @@ TABLES: dict[str, Callable[[Path], None]] = {
 }
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or TABLES:
+    for name in sys.argv[1:]:
         if name not in TABLES:
             sys.exit(f"no table '{name}'; tables: {', '.join(TABLES)}")
-        with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() as temporary:
+        for name in sys.argv[1:] or TABLES:
             print(f"\n{name}", flush=True)
             TABLES[name](Path(temporary))
