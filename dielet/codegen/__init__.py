@@ -7,8 +7,8 @@ is a function
 
 with operands ptr[] (addresses), params i64[] (run-time numbers), binding i64[] = {past, valid, and
 of each row of a batch: position, cache offset}. It covers the units [units * lo_num / den, units *
-hi_num / den) of its command. Strides count elements. Rows t < valid mean something; rows up to
-valid rounded up to 16 may be read and written. A kernel takes up to 600 kB of its thread's stack.
+hi_num / den) of its command. Strides count elements. Rows from `valid` on are neither read nor
+written. A kernel takes up to 600 kB of its thread's stack.
 
 family     static                     params                               operands -> units
 rmsnorm    K eps out group            x_stride y_stride row0 rows          x weight y.. -> own

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+
 import numpy as np
 import pytest
 
@@ -133,6 +136,38 @@ def check_extremes(target: Target) -> None:
     x = np.where(np.arange(16)[:, None] % 2, 127.0, -127.0) * np.ones((1, K))
     y = apply("int8g64", packed, x.astype(np.float32), N, 16, 16, target=target)
     np.testing.assert_array_equal(y, x @ unpack(fmt, packed, N, K).T)
+
+
+@pytest.mark.parametrize("name", ["bf16", "int8g32", "int4g32m"])
+@pytest.mark.parametrize("T, valid", [(2, 1), (8, 5), (16, 1), (16, 9), (32, 17)])
+def test_rows_beyond_valid_are_not_touched(name: str, T: int, valid: int) -> None:
+    """Neither written nor read: the operands end with the last row, on a page of their own."""
+    packed, w = weights(name, 64, 128)
+    x = np.random.default_rng(5).standard_normal((padded(T), 128)).astype(np.float32)
+    operands, values, groups = activations(name, x)
+    fenced = [Fenced(a[:valid]) for a in operands]
+    y = Fenced(np.ones((valid, 64), np.float32))
+    key = linear_key(name, 128, T, residual=True)
+    arrays = [*(f.array for f in fenced), packed, y.array, y.array]
+    call(key, arrays, [2, 128, groups, 64, 64], valid=valid, shares=SPLITS[1])
+    assert relative(y.array, 1 + values[:valid] @ w.T) < 3e-6
+
+
+class Fenced:
+    """A copy of an array that ends where a page ends that must not be touched."""
+
+    def __init__(self, content: np.ndarray) -> None:
+        size = -(-content.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.map = mmap.mmap(-1, size + mmap.PAGESIZE)
+        whole = np.frombuffer(self.map, np.uint8)
+        fence = ctypes.c_void_p(whole.ctypes.data + size)
+        assert LIBC.mprotect(fence, ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+        raw = whole[size - content.nbytes : size]
+        self.array = raw.view(content.dtype).reshape(content.shape)
+        self.array[:] = content
+
+
+LIBC = ctypes.CDLL(None)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

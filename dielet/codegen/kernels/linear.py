@@ -7,7 +7,7 @@ One row reads the weights at the speed of memory, as a few streams far apart. Se
 through register tiles of `height` rows by `cols` vectors, block by block of K: the rows' part of x
 is copied to scratch, with a stride that spreads it over the sets of the cache; sums rest in y
 between blocks; each tile asks for a share of the next panel's weights, and for the next tile's
-place in y. Tiles run over the last row by up to height - 1 rows of no meaning.
+place in y. A tile may overhang the last row: what lies there is neither read nor written.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ class Task:
                         asked = following.at(row // height * lines * LINE)
                         wanted = (asked, lines) if c == 0 else None
                         places = [c + i for i in range(cols)]
-                        tile = Tile(k, t, s, height, places, before.at(row), y.at(row))
-                        tile.run(self.x, row, weights, records, wanted)
+                        tile = Tile(k, t, s, height, places, row, rows)
+                        tile.run(self.x, before, y, weights, records, wanted)
 
     def before(
         self, zeros: Pointer, y: Place, row0: Value, rows: Value, column: Value, g0: Value
@@ -190,13 +190,14 @@ class Tile:
     s: Weights
     height: int
     places: list[int]  # vectors within the panel
-    before: Place
-    y: Place
+    row: Value
+    rows: Value  # that mean something; the tile may overhang them
 
     def run(
         self,
         x: Source,
-        row: Value,
+        before: Place,
+        y: Place,
         weights: Pointer,
         records: Value,
         wanted: tuple[Pointer, Value] | None,
@@ -204,10 +205,12 @@ class Tile:
         """y = before + x . w; `wanted`: weights to ask for, so many lines a record."""
         k, t, s, lanes = self.k, self.t, self.s, self.t.lanes
         acc = k.cells(self.height, len(self.places), of=F32.x(lanes))
-        for r, c in acc:
-            acc[r, c] = self.before.at(r).pointer.load(self.places[c] * lanes, lanes)
+        for r in range(self.height):
+            source = before.at(k.minimum(self.row + r, self.rows - 1)).pointer
+            for c, place in enumerate(self.places):
+                acc[r, c] = source.load(place * lanes, lanes)
         with k.loop(self.height, 2 * self.height) as below:
-            next_tile = self.y.at(below).pointer
+            next_tile = y.at(self.row + below).pointer
             for c in range(0, len(self.places) * lanes, LINE // 4):
                 next_tile.prefetch(self.places[0] * lanes + c, write=True)
         with k.loop(records) as g:
@@ -215,9 +218,12 @@ class Tile:
                 with k.loop(wanted[1]) as line:
                     wanted[0].prefetch(g * s.record + line * LINE)
             cols = [Column(weights.at(g * s.record), c) for c in self.places]
-            multiply(k, t, s, acc, x.tile(row, self.height, g), cols)
-        for r, c in acc:
-            self.y.at(r).pointer.store(self.places[c] * lanes, acc[r, c])
+            multiply(k, t, s, acc, x.tile(self.row, self.height, g), cols)
+        for r in range(self.height):
+            with k.when(self.row + r < self.rows):
+                target = y.at(self.row + r).pointer
+                for c, place in enumerate(self.places):
+                    target.store(place * lanes, acc[r, c])
 
 
 @dataclass
