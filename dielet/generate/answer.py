@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import GEN_RUNNING, getgeneratorstate
 from time import perf_counter
 from types import TracebackType
 
@@ -300,7 +302,8 @@ class Stream:
     """The pieces of one answer, as they come; iterate over it, once.
 
     Nothing is computed before the first piece is asked for.  Leaving its `with` block, `close`,
-    or dropping the last reference ends the answer at once.
+    dropping the last reference, or the end of the process ends the answer at once.  Threads may
+    share it: they take turns.
     """
 
     def __init__(self, decoding: Decoding) -> None:
@@ -308,12 +311,16 @@ class Stream:
         # half-way frees its KV cache then, not when the garbage collector comes by.
         self._decoding = decoding
         self._pieces = decoding.pieces()
+        self._turn = threading.RLock()
+        # Unlike a generator of itself, this also ends it before the interpreter is taken apart.
+        weakref.finalize(self, _close, decoding, self._pieces, self._turn)
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        return next(self._pieces)
+        with self._turn:
+            return next(self._pieces)
 
     def __enter__(self) -> Stream:
         return self
@@ -347,6 +354,17 @@ class Stream:
         self._decoding.cancelled = True
 
     def close(self) -> None:
-        """End now.  The result then has the text so far."""
-        self._pieces.close()
-        self._decoding.end(CANCELLED)
+        """End now, or after the program that another thread is running for this answer.
+
+        The result then has the text so far.
+        """
+        _close(self._decoding, self._pieces, self._turn)
+
+
+def _close(decoding: Decoding, pieces: Generator[str, None, None], turn: threading.RLock) -> None:
+    decoding.cancelled = True
+    with turn:
+        if getgeneratorstate(pieces) == GEN_RUNNING:
+            return  # called from inside of it, by a signal handler: it ends by being cancelled
+        pieces.close()
+        decoding.end(CANCELLED)

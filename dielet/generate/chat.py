@@ -7,7 +7,7 @@ from typing import Unpack
 
 from dielet.generate.answer import Decoding, Stream
 from dielet.generate.protocol import State
-from dielet.generate.session import Model, Options, check_names
+from dielet.generate.session import Model, Options, check_options
 
 
 class Chat:
@@ -18,7 +18,7 @@ class Chat:
     """
 
     def __init__(self, model: Model, **options: Unpack[Options]) -> None:
-        check_names(options)
+        check_options(options)
         self.messages: list[dict[str, str]] = []
         self._model = model
         self._options = options

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, TypedDict, Unpack
 
 from dielet import profiling
 from dielet.checkpoint.spec import ModelSpec
@@ -18,8 +18,8 @@ from dielet.generate.answer import Decoding, Gate, Request, Result, Stream
 from dielet.generate.protocol import Runtime
 from dielet.generate.sampling import Sampling, from_generation_config
 from dielet.generate.stream import checked_stops
-from dielet.generate.template import Message
-from dielet.generate.text import GENERATION_CONFIG, Text, read_json
+from dielet.generate.template import Message, check_unicode
+from dielet.generate.text import GENERATION_CONFIG, Text, json_object, read_files
 
 MANIFEST = "manifest.json"
 
@@ -138,13 +138,13 @@ class Model:
 
     def encode(self, prompt: Prompt, options: Options) -> list[int]:
         """The token ids of `prompt` under the chat template, or as it is for raw text and ids."""
-        check_names(options)
+        check_options(options)
         if isinstance(prompt, str):
             tokens = self._encode_text(prompt, options)
-        elif len(prompt) and isinstance(prompt[0], Mapping):
-            tokens = self._encode_messages(cast(Sequence[Message], prompt), options)
+        elif (items := _items(prompt)) and isinstance(items[0], Mapping):
+            tokens = self._encode_messages(items, options)
         else:
-            tokens = _integers(cast(Sequence[int], prompt))
+            tokens = _token_ids(items)
             for name in ("system", "thinking", "raw"):
                 if options.get(name) is not None:
                     raise UsageError(
@@ -187,6 +187,7 @@ class Model:
         return replace(self.sampling, **given)
 
     def _encode_text(self, prompt: str, options: Options) -> list[int]:
+        check_unicode(prompt, "the prompt")
         raw = options.get("raw")
         if self.text.template is not None and not raw:
             return self._encode_messages([{"role": "user", "content": prompt}], options)
@@ -203,6 +204,7 @@ class Model:
             raise UsageError("raw takes plain text, not messages; give the prompt as one string")
         system = options.get("system")
         if system is not None:
+            check_unicode(system, "the system message")
             if messages[0].get("role") == "system":
                 raise UsageError("system is given twice: as an option and as the first message")
             messages = [{"role": "system", "content": system}, *messages]
@@ -246,35 +248,48 @@ def load(directory: str | Path, threads: int | None = None, profiler: bool | Non
         raise UsageError(f"threads is {threads!r}; it must be a whole number, 1 or more")
     # The tokenizer of a large vocabulary takes as long to read as everything else together.
     with ThreadPoolExecutor(1) as pool:
-        pending = pool.submit(Text.load, directory)
+        pending = pool.submit(lambda: usable(read_files(directory), f"{directory}/"))
         from dielet.host import load_runtime
 
         runtime = load_runtime(directory, threads=threads, profiler=profiler)
         try:
-            text = pending.result()
-            path = directory / GENERATION_CONFIG
-            try:
-                sampling = from_generation_config(read_json(path), str(path))
-            except UsageError as error:
-                raise DamagedFile(str(error)) from None
+            text, sampling = pending.result()
         except BaseException:
             runtime.close()
             raise
     return Model(runtime, text, directory, sampling, perf_counter() - begin)
 
 
+def usable(files: Mapping[str, bytes], where: str) -> tuple[Text, Sampling]:
+    """What generation makes of a model's files, the weights apart.
+
+    Raises DamagedFile naming the file that it cannot use, with `where` before its name.
+    """
+    text = Text.of(files, where)
+    config = json_object(files, GENERATION_CONFIG, where)
+    try:
+        return text, from_generation_config(config, where + GENERATION_CONFIG)
+    except UsageError as error:
+        raise DamagedFile(f"{error}; correct it and compile again") from None
+
+
 def is_model_directory(path: Path) -> bool:
     return (path / MANIFEST).is_file()
 
 
-def check_names(options: Mapping[str, Any]) -> None:
-    """UsageError for an option that does not exist, with the nearest one that does."""
+def check_options(options: Mapping[str, Any]) -> None:
+    """UsageError for an option that does not exist, or whose type nothing later would notice."""
     known = list(Options.__annotations__)
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]}?" if near else f"options: {', '.join(known)}"
             raise UsageError(f"unknown option {name}; {hint}")
+    for name, wanted in (("thinking", bool), ("raw", bool), ("system", str)):
+        value = options.get(name)
+        if value is not None and not isinstance(value, wanted):
+            must = "True or False" if wanted is bool else "a string"
+            raise UsageError(f"{name} is {value!r:.80}; it must be {must}")
 
 
 def _check_directory(directory: Path) -> None:
@@ -296,10 +311,31 @@ def _guesses(wanted: int | None) -> int:
     return wanted
 
 
-def _integers(tokens: Sequence[int]) -> list[int]:
-    try:
-        return [operator.index(token) for token in tokens]
-    except TypeError:
+def _items(prompt: Any) -> list[Any]:
+    """The messages or token ids of a prompt that is no string."""
+    if isinstance(prompt, Mapping):
         raise UsageError(
-            "the prompt is neither a string, nor messages (dicts), nor token ids (integers)"
-        ) from None
+            f"the prompt is one dict, {prompt!r:.80}; give a list of messages, even of one"
+        )
+    if not isinstance(prompt, Iterable) or isinstance(prompt, bytes | bytearray | memoryview):
+        raise _neither(prompt)
+    return list(prompt)
+
+
+def _token_ids(items: Sequence[Any]) -> list[int]:
+    ids = []
+    for item in items:
+        if isinstance(item, bool):
+            raise _neither(item)
+        try:
+            ids.append(operator.index(item))
+        except TypeError:
+            raise _neither(item) from None
+    return ids
+
+
+def _neither(found: object) -> UsageError:
+    return UsageError(
+        "the prompt is neither a string, nor messages (dicts), nor token ids (integers): "
+        f"{found!r:.80} is none of them"
+    )

@@ -7,7 +7,7 @@ of it joined equals the tokenizer's own decoding of all ids at once, special tok
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from dielet.errors import UsageError
@@ -156,6 +156,8 @@ class StopStrings:
 
 def checked_stops(stops: Sequence[str]) -> tuple[str, ...]:
     """Stop strings as a tuple; UsageError for one that is empty or no string."""
+    if not isinstance(stops, Iterable):
+        raise UsageError(f"stop is {stops!r:.80}; it must be a string or several")
     stops = (stops,) if isinstance(stops, str) else tuple(stops)
     if len(stops) > MAX_STOP_STRINGS:
         raise UsageError(f"{len(stops)} stop strings were given; the limit is {MAX_STOP_STRINGS}")

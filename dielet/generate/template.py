@@ -1,20 +1,15 @@
 """Chat templates, rendered in the sandbox and with the names that Hugging Face gives them.
 
-A template comes with the checkpoint and is not trusted: it runs in jinja2's immutable sandbox
-and sees plain data only.
+A template comes with the checkpoint and is not trusted: it runs in `sandbox`, sees plain data
+only, and whatever it causes there is its own fault.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from dielet.errors import DamagedFile, UsageError
-
-if TYPE_CHECKING:
-    import jinja2
 
 Message = Mapping[str, Any]
 
@@ -28,14 +23,18 @@ class ChatTemplate:
     def __init__(self, text: str, source: str, special: Mapping[str, str]) -> None:
         import jinja2
 
+        from dielet.generate import sandbox
+
         self._source = source
         self._special = dict(special)
         try:
-            self._template = _environment().from_string(text)
-        except jinja2.TemplateSyntaxError as error:
+            self._code = sandbox.compiled(text)
+        # Templates make jinja2 raise anything: SyntaxError, RecursionError, AttributeError, ...
+        except Exception as error:
+            line = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
             raise DamagedFile(
-                f"{source}: line {error.lineno}: not a valid chat template: {error.message}; "
-                "correct it, or pass raw text (--raw)"
+                f"{source}: {line}not a valid chat template: {_one_line(error)}; correct it, or "
+                "remove it (prompts are then continued as they are), and compile again"
             ) from None
 
     def render(self, messages: Sequence[Message], **variables: Any) -> str:
@@ -45,9 +44,10 @@ class ChatTemplate:
         the special tokens.  Raises UsageError with the template's own words when it refuses
         the messages.
         """
-        import jinja2
+        from dielet.generate import sandbox
 
         names = {
+            "messages": normalised(messages),
             "tools": None,
             "documents": None,
             "add_generation_prompt": True,
@@ -55,15 +55,31 @@ class ChatTemplate:
             **{name: plain(value) for name, value in variables.items()},
         }
         try:
-            return self._template.render(messages=normalised(messages), **names)
-        except jinja2.TemplateError as error:
-            what = " ".join(str(error).split())
-            raise UsageError(f"{self._source} refuses these messages: {what}") from None
-        except (TypeError, ValueError, KeyError, ArithmeticError, RecursionError) as error:
-            what = " ".join(str(error).split())
+            return sandbox.render(self._code, names)
+        except sandbox.Refusal as error:
+            raise UsageError(f"{self._source} refuses these messages: {_one_line(error)}") from None
+        # Templates raise anything, as above; of ours, nothing but their data runs in there.
+        except Exception as error:
             raise UsageError(
-                f"{self._source} fails on these messages: {type(error).__name__}: {what}"
+                f"{self._source} fails on these messages: {type(error).__name__}: "
+                f"{_one_line(error)}; correct the template or pass raw text"
             ) from None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:500] or type(error).__name__
+
+
+def check_unicode(text: str, what: str) -> None:
+    """UsageError when `text` has no UTF-8: half a character, or a byte that was no text."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        byte = "\udc80" <= text[error.start] <= "\udcff"
+        bad = "a byte that is not UTF-8" if byte else "half a character (surrogate)"
+        raise UsageError(
+            f"{what} has {bad} at position {error.start}; give valid Unicode text"
+        ) from None
 
 
 def normalised(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -71,13 +87,19 @@ def normalised(messages: Sequence[Message]) -> list[dict[str, Any]]:
     if not messages:
         raise UsageError("the list of messages is empty; give at least one message")
     result = []
-    for message in messages:
+    for number, message in enumerate(messages, 1):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise UsageError(
                 f"message {message!r:.80} is not a dict with a 'role' "
                 "('system', 'user', 'assistant') and a 'content'"
             )
-        item = {str(k): plain(v) for k, v in message.items() if v is not None}
+        for key, value in message.items():
+            if isinstance(value, str):
+                check_unicode(value, f"{key} of message {number}")
+        try:
+            item = {str(k): plain(v) for k, v in message.items() if v is not None}
+        except RecursionError:
+            raise UsageError(f"message {number} is nested too deeply, or holds itself") from None
         reasoning = next((item[name] for name in _REASONING if name in item), None)
         if reasoning is not None:
             item = {"thinking": reasoning, **item, "reasoning_content": reasoning}
@@ -102,94 +124,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(plain(v) for v in value)
     return f"<{type(value).__name__}>"
-
-
-def _environment() -> jinja2.Environment:
-    import jinja2
-    import jinja2.ext
-    import jinja2.sandbox
-    import jinja2.utils
-
-    class GenerationTag(jinja2.ext.Extension):
-        """`{% generation %}` marks the assistant's words for training; here it only groups."""
-
-        tags = {"generation"}  # noqa: RUF012  (jinja2 declares it so)
-
-        def parse(self, parser: Any) -> Any:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            call = self.call_method("_body")
-            return jinja2.nodes.CallBlock(call, [], [], body).set_lineno(line)
-
-        def _body(self, caller: Callable[[], str]) -> str:
-            return caller()
-
-    class Names(jinja2.utils.Namespace):
-        """`namespace()` without underscored attributes, which reach into CPython."""
-
-        def __init__(*args: Any, **kwargs: Any) -> None:  # so that namespace(self=...) works
-            attributes = dict(*args[1:], **kwargs)
-            for name in attributes:
-                _refuse_underscore(name)
-            jinja2.utils.Namespace.__init__(args[0], attributes)
-
-        def __setitem__(self, name: str, value: Any) -> None:
-            _refuse_underscore(name)
-            super().__setitem__(name, value)
-
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[GenerationTag, jinja2.ext.loopcontrols],
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    environment.globals["dict"] = _new_dict()
-    environment.globals["namespace"] = Names
-    return environment
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Unlike jinja2's own filter: no HTML escapes, keys in their order."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-
-
-def _raise_exception(message: str) -> None:
-    import jinja2
-
-    raise jinja2.TemplateError(message)
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
-
-
-def _new_dict() -> Callable[..., dict[Any, Any]]:
-    class Dict:
-        """`dict(...)` and `dict.fromkeys(...)`, and nothing else of the real type."""
-
-        def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
-            return dict(*args, **kwargs)
-
-        def fromkeys(self, *args: Any) -> dict[Any, Any]:
-            return dict.fromkeys(*args)
-
-    return Dict()
-
-
-def _refuse_underscore(name: object) -> None:
-    import jinja2
-
-    if isinstance(name, str) and name.startswith("_"):
-        raise jinja2.exceptions.SecurityError(
-            f"a namespace attribute may not begin with an underscore: {name!r}"
-        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,13 @@ from dielet.generate.stream import (
     WindowDetokenizer,
     is_byte_level,
 )
-from dielet.generate.template import ChatTemplate, Message
+from dielet.generate.template import ChatTemplate, Message, check_unicode
 
 TOKENIZER = "tokenizer.json"
 TEMPLATE = "chat_template.jinja"
 MODEL_CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
+FILES = (TOKENIZER, TEMPLATE, MODEL_CONFIG, GENERATION_CONFIG)  # what generation reads, if there
 
 
 class _TokenizerFile(msgspec.Struct):
@@ -43,17 +44,16 @@ class Text:
         self.template = template
 
     @classmethod
-    def load(cls, directory: Path) -> Text:
-        """Read tokenizer.json and chat_template.jinja of `directory`; either may be missing.
+    def of(cls, files: Mapping[str, bytes], where: str) -> Text:
+        """From the content of tokenizer.json and chat_template.jinja; either may be missing.
 
-        Raises DamagedFile naming the file.
+        Raises DamagedFile naming the file, with `where` before its name.
         """
         import tokenizers
 
-        path = directory / TOKENIZER
-        if not path.exists():
+        data = files.get(TOKENIZER)
+        if data is None:
             return NoText()
-        data = _read(path)
         try:
             decoder = msgspec.json.decode(data, type=_TokenizerFile).decoder
             tokenizer = tokenizers.Tokenizer.from_buffer(data)
@@ -61,24 +61,17 @@ class Text:
         except Exception as error:
             what = " ".join(str(error).split())
             raise DamagedFile(
-                f"{path}: not a usable tokenizer: {what}; compile the model again"
+                f"{where}{TOKENIZER}: not a usable tokenizer: {what}; replace it and compile again"
             ) from None
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        text = cls(tokenizer, decoder, _load_template(directory, tokenizer))
-        del data
+        text = cls(tokenizer, decoder, _template_of(files, where, tokenizer))
         _give_back_freed_memory()
         return text
 
     def encode(self, text: str, special: bool) -> list[int]:
         """Ids of `text`; `special` adds what the tokenizer puts around a whole text (BOS)."""
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise UsageError(
-                f"the prompt has half a character (surrogate) at position {error.start}; "
-                "give valid Unicode text"
-            ) from None
+        check_unicode(text, "the prompt")
         return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -132,14 +125,17 @@ class _NoDetokenizer:
         return ""
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from `path`; {} when there is no such file."""
-    if not path.exists():
-        return {}
+def read_files(directory: Path) -> dict[str, bytes]:
+    """Those of FILES that `directory` has.  Raises DamagedFile for one that cannot be read."""
+    return {name: _read(path) for name in FILES if (path := directory / name).exists()}
+
+
+def json_object(files: Mapping[str, bytes], name: str, where: str) -> dict[str, Any]:
+    """The JSON object that is the content of a file; {} when there is no such file."""
     try:
-        return msgspec.json.decode(_read(path), type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise DamagedFile(f"{path}: not a JSON object: {error}") from None
+        return msgspec.json.decode(files.get(name, b"{}"), type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DamagedFile(f"{where}{name}: not a JSON object: {error}") from None
 
 
 def _give_back_freed_memory() -> None:
@@ -151,26 +147,29 @@ def _give_back_freed_memory() -> None:
     trim(0)
 
 
-def _load_template(directory: Path, tokenizer: Any) -> ChatTemplate | None:
-    path = directory / TEMPLATE
-    if not path.exists():
+def _template_of(files: Mapping[str, bytes], where: str, tokenizer: Any) -> ChatTemplate | None:
+    data = files.get(TEMPLATE)
+    if data is None:
         return None
+    path = f"{where}{TEMPLATE}"
     try:
-        text = _read(path).decode("utf-8")
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DamagedFile(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from None
-    return ChatTemplate(text, str(path), _special_strings(directory, tokenizer))
+    special = _special_strings(json_object(files, MODEL_CONFIG, where), tokenizer)
+    return ChatTemplate(text, path, special)
 
 
-def _special_strings(directory: Path, tokenizer: Any) -> dict[str, str]:
+def _special_strings(config: Mapping[str, Any], tokenizer: Any) -> dict[str, str]:
     """`bos_token` and the like, as templates know them, from the ids in config.json."""
-    config = read_json(directory / MODEL_CONFIG)
     strings = {}
     for role in ("bos", "eos", "pad"):
         token = config.get(f"{role}_token_id")
         if isinstance(token, list):
             token = token[0] if token else None
-        name = tokenizer.id_to_token(token) if isinstance(token, int) and token >= 0 else None
+        if not isinstance(token, int) or not 0 <= token < 1 << 32:
+            continue
+        name = tokenizer.id_to_token(token)
         if name is not None:
             strings[f"{role}_token"] = name
     return strings

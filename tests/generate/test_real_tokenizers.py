@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from dielet.generate.text import Text
+from dielet.generate.text import Text, read_files
 
 pytestmark = pytest.mark.network
 
@@ -89,7 +89,7 @@ def theirs(name, directory):
 @pytest.mark.parametrize("name", ["qwen3", "llama3", "smollm2"])
 def test_prompts_are_those_of_transformers(directory_of, name):
     directory = directory_of(name)
-    ours, reference = Text.load(directory), theirs(name, directory)
+    ours, reference = Text.of(read_files(directory), ""), theirs(name, directory)
     for messages in CONVERSATIONS.values():
         for thinking in (None, True, False):
             variables = {} if thinking is None else {"enable_thinking": thinking}
@@ -105,7 +105,7 @@ def test_prompts_are_those_of_transformers(directory_of, name):
 @pytest.mark.parametrize("name", ["qwen3", "llama3", "smollm2"])
 def test_raw_text_is_encoded_and_decoded_as_by_transformers(directory_of, name):
     directory = directory_of(name)
-    ours, reference = Text.load(directory), theirs(name, directory)
+    ours, reference = Text.of(read_files(directory), ""), theirs(name, directory)
     for text in TEXTS:
         ids = ours.encode(text, special=True)
         assert ids == reference(text)["input_ids"]
@@ -115,7 +115,7 @@ def test_raw_text_is_encoded_and_decoded_as_by_transformers(directory_of, name):
 
 
 def test_qwen3_without_thinking_begins_with_an_empty_thought(directory_of):
-    text = Text.load(directory_of("qwen3"))
+    text = Text.of(read_files(directory_of("qwen3")), "")
     messages = CONVERSATIONS["one question"]
     assert text.chat_prompt(messages, False).endswith("assistant\n<think>\n\n</think>\n\n")
     assert text.chat_prompt(messages, True).endswith("<|im_start|>assistant\n")
@@ -124,7 +124,7 @@ def test_qwen3_without_thinking_begins_with_an_empty_thought(directory_of):
 
 @pytest.mark.parametrize("name", ["qwen3", "llama3", "smollm2"])
 def test_streamed_pieces_join_to_the_full_decoding(directory_of, name):
-    text = Text.load(directory_of(name))
+    text = Text.of(read_files(directory_of(name)), "")
     size = text._tokenizer.get_vocab_size()
     choose = random.Random(name)
     pools = [

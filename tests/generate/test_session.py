@@ -2,8 +2,12 @@
 
 import gc
 import hashlib
+import subprocess
+import sys
 import threading
+import time
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +19,7 @@ from dielet.generate.chat import Chat
 from dielet.generate.sampling import Sampling
 from tests.generate.fake import FakeRuntime, byte_level_tokenizer, fake_model, write_text_files
 
+ROOT = Path(dielet.__file__).parents[1]
 TOKENIZER = byte_level_tokenizer()
 VOCAB = 410
 START, END = 0, 1  # <|im_start|>, <|im_end|>
@@ -240,6 +245,65 @@ def test_an_interrupt_inside_a_program_leaves_the_text_so_far():
     assert len(stream.result.tokens) == 6
 
 
+@pytest.mark.parametrize("script", ["", "EEEEEEEEEE"])
+def test_close_from_another_thread_ends_the_answer_after_the_running_program(script):
+    running = threading.Event()
+    closed = threading.Event()
+
+    def wait(state):
+        if state.past == 36:
+            running.set()
+            time.sleep(0.05)  # the other thread is closing by now
+
+    def close():
+        running.wait(10)
+        stream.close()
+        closed.set()
+
+    runtime = FakeRuntime(VOCAB, before_forward=wait, script=ids_of(script))
+    stream = fake_model(runtime).stream([5] * 35, stop="EN")
+    thread = threading.Thread(target=close)
+    thread.start()
+    pieces = list(stream)
+    thread.join()
+    assert closed.is_set()
+    assert stream.result.finish_reason == "cancelled"
+    assert len(stream.result.tokens) == 3 and runtime.states[0].past == 37
+    assert stream.result.text.startswith("".join(pieces))
+
+
+def test_close_from_inside_as_by_a_signal_handler_ends_the_answer():
+    runtime = FakeRuntime(VOCAB)
+    stream = fake_model(runtime).stream([5] * 35)
+    runtime._before_forward = lambda state: stream.close() if state.past == 40 else None
+    list(stream)
+    assert stream.result.finish_reason == "cancelled" and len(stream.result.tokens) == 7
+
+
+def test_threads_may_read_one_stream_in_turns():
+    stream = fake_model().stream("hi", max_new_tokens=60)
+    shares = [[], [], []]
+    threads = [threading.Thread(target=share.extend, args=(stream,)) for share in shares]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(stream.result.tokens) == 60
+    assert sum(map(len, map("".join, shares))) == len(stream.result.text)
+
+
+def test_a_program_may_end_amid_an_answer():
+    code = (
+        "from tests.generate.fake import fake_model\n"
+        "stream = fake_model().stream('hi')\n"
+        "for piece in stream: break\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert ended.stderr == ""
+
+
 def test_the_result_of_an_unfinished_answer_is_an_error():
     stream = fake_model().stream("hi")
     next(stream)
@@ -358,7 +422,27 @@ def test_the_hash_is_of_the_logits_that_gave_the_last_token():
         ("hi", {"raw": True, "system": "x"}, "system needs the chat template, but raw text"),
         ("hi", {"raw": True, "thinking": False}, "thinking needs the chat template"),
         ("hi", {"stop": [""]}, "a stop string needs at least one character"),
-        ("\ud83d", {}, "half a character (surrogate)"),
+        ("hi \ud83d", {}, "the prompt has half a character (surrogate) at position 3"),
+        ("hi \udcff", {}, "the prompt has a byte that is not UTF-8 at position 3"),
+        ("hi", {"system": "x\ud83d"}, "the system message has half a character (surrogate) at p"),
+        (
+            [{"role": "user", "content": "ok"}, {"role": "user", "content": "x\ud83d"}],
+            {},
+            "content of message 2 has half a character (surrogate) at position 1",
+        ),
+        (None, {}, "neither a string, nor messages (dicts), nor token ids (integers): None is"),
+        (5, {}, "neither a string, nor messages (dicts), nor token ids (integers): 5 is none"),
+        (b"hi", {}, "nor token ids (integers): b'hi' is none of them"),
+        ([3, True], {}, "nor token ids (integers): True is none of them"),
+        (np.array([True]), {}, "is none of them"),
+        ([3, "x"], {}, "nor token ids (integers): 'x' is none of them"),
+        ({"role": "user", "content": "x"}, {}, "give a list of messages, even of one"),
+        ([{"content": "x"}], {}, "message {'content': 'x'} is not a dict with a 'role'"),
+        ("hi", {"stop": 5}, "stop is 5; it must be a string or several"),
+        ("hi", {"stop": b"x"}, "a stop string needs at least one character"),
+        ("hi", {"thinking": "no"}, "thinking is 'no'; it must be True or False"),
+        ("hi", {"raw": 1}, "raw is 1; it must be True or False"),
+        ("hi", {"system": 5}, "system is 5; it must be a string"),
         ("", {"raw": True}, "the prompt has no tokens"),
         ([], {}, "the prompt has no tokens"),
         ([410], {}, "token id 410 is outside the model's vocabulary of 410"),
@@ -374,7 +458,12 @@ def test_what_cannot_be_meant_is_refused_before_any_work(prompt, options, messag
     with pytest.raises(UsageError) as error:
         fake_model(runtime).stream(prompt, **options)
     assert message in str(error.value) and "\n" not in str(error.value)
+    assert "chat_template" not in str(error.value)
     assert runtime.states == []
+
+
+def test_token_ids_may_come_from_an_iterator():
+    assert fake_model().encode(iter([3, 4]), {}) == [3, 4]
 
 
 def test_messages_need_a_template():

@@ -5,6 +5,7 @@ import datetime
 import pytest
 
 from dielet.errors import DamagedFile, UsageError
+from dielet.generate import sandbox
 from dielet.generate.template import ChatTemplate
 
 CHAT = [
@@ -95,6 +96,85 @@ def test_a_template_cannot_leave_its_sandbox(template):
         ChatTemplate(template, "t", {}).render(CHAT)
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ messages | xmlattr }}",
+        "{{ cycler() }}",
+        "{{ '{0.__class__}'.format_map({'0': 1}) }}",
+        "{{ messages.foo.bar }}",
+        "{% include 'x' %}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ 1 / 0 }}",
+    ],
+)
+def test_whatever_a_template_causes_is_one_line_that_names_it(template):
+    with pytest.raises(UsageError) as error:
+        ChatTemplate(template, "m/chat_template.jinja", {}).render(CHAT)
+    text = str(error.value)
+    assert text.startswith("m/chat_template.jinja fails on these messages: ")
+    assert "\n" not in text and "pass raw text" in text
+
+
+@pytest.mark.parametrize("template", ["{% break %}", "{{" + "(" * 5000, "{% for a in b %}" * 30])
+def test_what_is_no_template_is_refused_when_it_is_compiled(template):
+    with pytest.raises(DamagedFile, match=r"m/chat_template.jinja: .*not a valid chat template"):
+        ChatTemplate(template, "m/chat_template.jinja", {})
+
+
+DOUBLED = "{% set ns = namespace(s='x' * 1000) %}{% for i in range(60) %}{% set ns.s"
+BIG = "{% set b = 'x' * 10000000 %}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for a in range(99999) %}{{ messages | map(attribute='role') | join }}{% endfor %}" * 20,
+        "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(50) }}",
+        "{% for x in range(9999) recursive %}{{ loop(range(9999)) if loop.depth < 6 }}{% endfor %}",
+        BIG + "{{ b }}{{ b }}",
+        BIG + "{% macro m() %}{% for i in range(9999) %}{{ b }}{% endfor %}{% endmacro %}{{ m() }}",
+        BIG + "{{ b | replace('x', 'xx') }}",
+        BIG + "{{ b.replace('x', 'xx') }}",
+        DOUBLED + " = ns.s + ns.s %}{% endfor %}",
+        DOUBLED + " = ns.s ~ ns.s %}{% endfor %}",
+        DOUBLED + " %}{{ ns.s }}{{ ns.s }}{% endset %}{% endfor %}",
+        "{% set ns = namespace(n=3) %}{% for i in range(60) %}{% set ns.n = ns.n * ns.n %}"
+        "{% endfor %}",
+        "{{ 10 ** (10 ** 10) }}",
+        "{{ 'x' * 10000000000 }}",
+        "{{ 10000000000 * [1] }}",
+        "{{ 'x'.ljust(10000000000) }}",
+        "{{ 'x' | center(10000000000) }}",
+        "{{ '%10000000000d' % 1 }}",
+        "{{ '%(a)-+.10000000000f' % {'a': 1} }}",
+        "{{ '%*d' % (10000000000, 1) }}",
+        "{{ '%10000000000d' | format(1) }}",
+        "{{ '{:10000000000}'.format(1) }}",
+        "{{ '{:{}}'.format(1, 10000000000) }}",
+        "{{ (5).to_bytes(10000000000, 'big') }}",
+        "{{ [1] | tojson(indent=10000000000) }}",
+    ],
+)
+def test_a_template_can_neither_run_without_end_nor_fill_the_memory(monkeypatch, template):
+    monkeypatch.setattr(sandbox, "MOST_STEPS", 100_000)
+    with pytest.raises(UsageError, match=r"t fails on these messages: Limit: it \w+ "):
+        ChatTemplate(template, "t", {}).render(CHAT)
+
+
+def test_the_limits_are_far_from_what_templates_do():
+    template = (
+        "{% for m in messages %}{% for part in m.content.split() %}{{ loop.index }}/"
+        "{{ loop.length }}{{ '%-5s' % part }}{{ '{:>5}'.format(part) }}{{ part ~ 2 ** 10 }}"
+        '{{ \'{{"a": {}, "b": 12345678}}\'.format(part) }}{{ part[-3:] + m.role | upper }}\n'
+        "{% endfor %}{% endfor %}{{ 1700000000 | string }}{{ 2.5 * 3 }}{{ 'ab' * 2 + 'c' }}"
+    )
+    messages = [{"role": "user", "content": "some words and numbers " * 100}] * 50
+    ours = ChatTemplate(template, "t", {}).render(messages)
+    assert len(ours) > 1_000_000 and ours == theirs(template, messages)
+
+
 def test_objects_are_only_names_to_a_template():
     class Secret:
         content = "secret"
@@ -120,10 +200,18 @@ def test_a_broken_template_is_named_with_its_line():
     ("messages", "message"),
     [
         ([], "the list of messages is empty"),
-        ([{"content": "no role"}], "is not a dict with a 'role'"),
+        ([{"content": "no role"}], "message {'content': 'no role'} is not a dict with a 'role'"),
         (["text"], "message 'text' is not a dict with a 'role'"),
+        ([{"role": "user", "content": "x\ud83d"}], r"content of message 1 has half .* position 1;"),
     ],
 )
 def test_messages_are_checked(messages, message):
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match=f"^{message}"):  # and the template is not blamed
         ChatTemplate("", "t", {}).render(messages)
+
+
+def test_messages_that_hold_themselves_are_refused():
+    message = {"role": "user"}
+    message["content"] = [message]
+    with pytest.raises(UsageError, match="message 1 is nested too deeply, or holds itself"):
+        ChatTemplate("", "t", {}).render([message])
