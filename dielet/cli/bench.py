@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dielet.cli.console import Console, size, table
 from dielet.cli.models import open_model
-from dielet.cli.parser import whole_numbers
+from dielet.cli.parser import place, whole_numbers
 from dielet.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +21,9 @@ HELP = "speed beside the measured limits of this machine"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="DIR|SRC", help="a model directory, or what to compile")
+    parser.add_argument(
+        "model", type=place, metavar="DIR|SRC", help="a model directory, or what to compile"
+    )
     parser.add_argument("--prompt-tokens", type=int, default=512, metavar="N", help="default: 512")
     parser.add_argument(
         "--new-tokens", type=int, default=128, metavar="N",

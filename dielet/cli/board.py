@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dielet.cli.console import Console
 from dielet.cli.exits import INTERRUPTED, finish
-from dielet.cli.parser import Parser
+from dielet.cli.parser import Parser, place
 
 if TYPE_CHECKING:
     from dielet.generate.answer import Stream
@@ -38,7 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser() -> Parser:
     parser = Parser(prog=PROGRAM, description="Stream the answer of a compiled model.")
-    parser.add_argument("-d", dest="model_dir", required=True, metavar="DIR", help="the model")
+    parser.add_argument(
+        "-d", dest="model_dir", type=place, required=True, metavar="DIR", help="the model"
+    )
     parser.add_argument("-p", dest="prompt", default="who are you", metavar="TEXT")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser

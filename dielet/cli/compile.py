@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dielet.cli.console import Console, duration, size, table
 from dielet.cli.models import compile_into
-from dielet.cli.parser import whole_numbers
+from dielet.cli.parser import place, whole_numbers
 from dielet.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,8 +22,13 @@ SAMPLE_WEIGHTS = 1 << 22  # converted for real, to estimate how long all will ta
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("src", metavar="SRC", help="HF directory, hub id, or .gguf file")
-    parser.add_argument("-o", "--out", metavar="DIR", help="the model directory to write")
+    parser.add_argument(
+        "src", type=place, metavar="SRC", help="HF directory, hub id, or .gguf file"
+    )
+    parser.add_argument(
+        "-o", "--out", type=place, metavar="DIR",
+        help="the model directory to write; a link is followed",
+    )  # fmt: skip
     parser.add_argument(
         "--device", default="host", metavar="NAME|PATH.toml", help="default: host, this machine"
     )

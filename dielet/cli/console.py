@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from dielet.cli import streams
+
 Report = Callable[[int, int, str], None]
 """Called with what is done, what there is in all (bytes), and the name of what comes next."""
 
@@ -25,24 +27,25 @@ class Console:
     def out(self, text: str = "", end: str = "\n") -> None:
         """A line, or a piece, of what the command is for."""
         if not self.as_json:
-            print(text, end=end, flush=True)
+            streams.to_stdout(text + end)
 
     def result(self, value: Mapping[str, Any]) -> None:
         """The one object of `--json`; nothing without it."""
         if self.as_json:
             utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-            print(json.dumps(value, ensure_ascii=not utf8, allow_nan=False), flush=True)
+            text = json.dumps(value, ensure_ascii=not utf8, allow_nan=False)
+            streams.to_stdout(text + "\n")
 
     def note(self, text: str = "") -> None:
         if self.verbosity >= 0:
-            print(text, file=sys.stderr, flush=True)
+            self.error(text)
 
     def detail(self, text: str) -> None:
         if self.verbosity >= 1:
-            print(text, file=sys.stderr, flush=True)
+            self.error(text)
 
     def error(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        streams.to_stderr(text + "\n")
 
     @contextmanager
     def progress(self, label: str) -> Iterator[Report]:

@@ -1,44 +1,82 @@
-"""How a command ends: exit codes, one-line errors, interrupts, and readers that went away."""
+"""How a command ends: exit codes, one-line errors, signals, and readers that went away."""
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
 
+from dielet.cli import streams
 from dielet.cli.console import Console
 from dielet.cli.parser import CommandLineError
 from dielet.errors import DieletError, UsageError
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+class Terminated(BaseException):
+    """SIGTERM or SIGHUP came.  Raised so that what was begun is cleaned up, as by Ctrl-C."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.name = signal.Signals(number).name
+        self.code = 128 + number  # what a shell says of a process that a signal ended
 
 
 def finish(program: str, console: Console, command: Callable[[], int], debug: bool = False) -> int:
     """Run `command` and turn whatever ends it into an exit code and a message on stderr."""
+    streams.prepare()
     try:
-        code = command()
-        sys.stdout.flush()
+        with _signals_raised():
+            code = command()
+            streams.to_stdout("")  # argparse leaves what it prints in the buffer
         return code
-    except BrokenPipeError:
-        # The reader has seen enough (`| head`).  Later flushes must not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except streams.ReaderGone:
         return DONE
     except KeyboardInterrupt:
         return report(program, console, "interrupted", INTERRUPTED)
+    except Terminated as end:
+        return report(program, console, f"ended by {end.name}", end.code)
     except Exception as error:
         if debug:
             import traceback
 
-            traceback.print_exc()
+            console.error(traceback.format_exc().rstrip("\n"))
         if isinstance(error, CommandLineError):
             console.error(error.usage)
         code = USAGE if isinstance(error, UsageError) else FAILED
         return report(program, console, describe(error), code, type(error).__name__)
 
 
+@contextmanager
+def _signals_raised() -> Iterator[None]:
+    """While inside, SIGTERM and SIGHUP raise Terminated, unless somebody else handles them."""
+    taken: list[signal.Signals] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        for other in taken:
+            signal.signal(other, signal.SIG_IGN)  # one is enough, and leaves time to clean up
+        raise Terminated(number)
+
+    if threading.current_thread() is threading.main_thread():
+        # `nohup` has SIGHUP ignored, and that stays so.
+        taken += [s for s in _ENDING if signal.getsignal(s) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def report(program: str, console: Console, message: str, code: int, kind: str = "") -> int:
-    console.error(f"{program}: {'' if code == INTERRUPTED else 'error: '}{message}")
-    console.result({"error": message, "kind": kind or message})
+    console.error(f"{program}: {'error: ' if kind else ''}{message}")
+    with suppress(streams.ReaderGone, streams.OutputLost):  # stderr has it already
+        console.result({"error": message, "kind": kind or message})
     return code
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dielet.cli.console import Console
-from dielet.cli.parser import did_you_mean
+from dielet.cli.parser import did_you_mean, place
 from dielet.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ HELP = "print a program's commands"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="DIR", help="a model directory")
+    parser.add_argument("model", type=place, metavar="DIR", help="a model directory")
     parser.add_argument(
         "--program", metavar="NAME", help="default: the decode program of the smallest KV capacity"
     )

@@ -18,9 +18,6 @@ COMMANDS = ("demo", "compile", "run", "explain", "bench", "doctor")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv`; returns the exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal without emoji still gets its answer
     # Before the options are understood there is only what they look like.
     console = Console(as_json="--json" in argv)
     debug = "--debug" in argv

@@ -7,6 +7,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
+from dielet.cli import streams
 from dielet.errors import UsageError
 
 
@@ -22,6 +23,11 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("allow_abbrev", False)
         super().__init__(*args, **kwargs)
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """After --help and --version, whose text argparse leaves in the buffer."""
+        streams.to_stdout("")
+        super().exit(status, message)
 
     def error(self, message: str) -> NoReturn:
         raise CommandLineError(message, self.format_usage().strip())
@@ -39,8 +45,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, list(known), 1, 0.6)
-    return f"; did you mean {near[0]}?" if near else ""
+    # Without the dashes, which any two options have in common.
+    bare = {name.lstrip("-"): name for name in known}
+    near = difflib.get_close_matches(word.lstrip("-"), bare, 1, 0.6)
+    return f"; did you mean {bare[near[0]]}?" if near else ""
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
@@ -67,3 +75,10 @@ def whole_numbers(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a list of whole numbers such as 512,1024"
         ) from None
+
+
+def place(text: str) -> str:
+    """argparse type of a path or hub id.  Path("") would be the current directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; the current directory is written .")
+    return text

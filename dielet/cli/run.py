@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dielet.cli.console import Console, table
 from dielet.cli.exits import INTERRUPTED
 from dielet.cli.models import ANSWER, add_sampling, open_model
+from dielet.cli.parser import place
 from dielet.cli.speak import answer_object, receipt_lines, speak
 from dielet.errors import DieletError, UsageError
 
@@ -23,9 +24,12 @@ HELP = "answer a prompt, or chat"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "model", nargs="?", metavar="MODEL", help="model directory, HF directory, hub id, or .gguf"
+        "model", nargs="?", type=place, metavar="MODEL",
+        help="model directory, HF directory, hub id, or .gguf",
+    )  # fmt: skip
+    parser.add_argument(
+        "-d", "--model-dir", type=place, metavar="MODEL", help="the same, as an option"
     )
-    parser.add_argument("-d", "--model-dir", metavar="MODEL", help="the same, as an option")
     parser.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt; - reads it from stdin")
     parser.add_argument("--threads", type=int, metavar="N", help="workers; default: one per core")
     add_sampling(parser)

@@ -1,5 +1,6 @@
 """What every command has in common: usage, errors, exit codes, and a quick start."""
 
+import signal
 import subprocess
 import sys
 import tomllib
@@ -39,6 +40,11 @@ def test_every_command_has_the_common_options(dielet, capsys, command):
     [
         (["rnu"], "dielet: error: unknown command 'rnu'; did you mean run?"),
         (["xyzzy"], "dielet: error: unknown command 'xyzzy'\n"),
+        (["compile", "m", "-o", "d", "--frob", "1"], "unknown option --frob\n"),
+        (["compile", "", "-o", "d"], "argument SRC: it is empty; the current directory is written"),
+        (["compile", "m", "-o", ""], "argument -o/--out: it is empty"),
+        (["run", ""], "argument MODEL: it is empty"),
+        (["explain", ""], "argument DIR: it is empty"),
         (["run", "m", "--temprature", "1"], "unknown option --temprature; did you mean --temper"),
         (["run", "m", "--temprature=1"], "unknown option --temprature; did you mean --temper"),
         (["run", "m", "--max-new", "1"], "unknown option --max-new"),
@@ -110,6 +116,39 @@ def test_what_ends_a_command_has_its_code(dielet, monkeypatch, error, code, mess
     spoken = dielet("doctor")
     assert spoken.code == code
     assert message in spoken.err and spoken.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_ends_a_command_as_ctrl_c_does(dielet, monkeypatch, number, code):
+    import dielet.cli.doctor as doctor
+
+    cleaned = []
+
+    def fail(args, console):
+        try:
+            signal.raise_signal(number)
+        finally:
+            signal.raise_signal(number)  # a second one does not interrupt the cleaning up
+            cleaned.append(True)
+
+    monkeypatch.setattr(doctor, "run", fail)
+    spoken = dielet("doctor", "--json")
+    assert spoken.code == code and cleaned
+    assert spoken.err == f"dielet doctor: ended by {number.name}\n"
+    assert spoken.json["error"] == f"ended by {number.name}"
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_a_signal_that_is_ignored_stays_ignored(dielet, monkeypatch):
+    import dielet.cli.doctor as doctor
+
+    monkeypatch.setattr(doctor, "run", lambda args, console: signal.raise_signal(signal.SIGHUP))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        assert dielet("doctor").code == 0
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def test_the_version_is_that_of_the_package(dielet, capsys):

@@ -13,7 +13,7 @@ from dielet.cli import board
 RECEIPT = [
     "load_s", "prompt_tokens", "ttft_s", "prefill_tok_s", "new_tokens", "decode_tok_s",
     "program_switches", "weight_bytes_per_token", "read_gb_s", "share_of_bandwidth",
-    "peak_rss_bytes", "logits_sha256", "finish_reason",
+    "peak_rss_bytes", "decode_passes", "logits_sha256", "finish_reason",
 ]  # fmt: skip
 DRIVER = Path(__file__).with_name("slow_model.py")
 
