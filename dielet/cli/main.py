@@ -12,7 +12,9 @@ from dielet.cli.console import Console
 from dielet.cli.exits import finish
 from dielet.cli.parser import Parser, add_common, did_you_mean
 
-COMMANDS = ("demo", "compile", "run", "explain", "bench", "doctor")
+COMMANDS = (
+    "demo", "compile", "run", "simulate", "explain", "bench", "devices", "doctor",
+)  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:

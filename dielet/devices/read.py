@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable
 from importlib import resources
@@ -119,6 +120,11 @@ class _Reader:
         tile = t.table("tile")
         sizes = Tile(tile.whole("rows", 1), tile.whole("columns", 1), tile.whole("depth", 1))
         tile.finish()
+        rates = t.table("rates").quantities(RATE)
+        for rate in rates:
+            kind, _, rest = rate.partition(" ")
+            if kind not in COMMANDS or not re.fullmatch(r"\S+ [1-9]\d*", rest):
+                self.fail(f"{t.path}.rates.{rate}", "is none of 'kind variant rows'")
         engine = Engine(
             name=name,
             title=t.text("title", name),
@@ -126,7 +132,7 @@ class _Reader:
             count=t.whole("count", 1),
             peak=t.table("peak").quantities(RATE, FORMATS),
             tile=sizes,
-            rates=t.table("rates").quantities(RATE),
+            rates=rates,
             setup=t.quantity("setup", TIME, 0),
             port=t.table("port").quantities(BANDWIDTH),
             slots=t.whole("slots", 2),

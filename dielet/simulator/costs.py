@@ -24,6 +24,7 @@ class Work:
     compute: int
     legs: tuple[tuple[int, tuple[int, ...]], ...]
     moved: tuple[tuple[str, int], ...]  # bytes by memory or link, for reports
+    units: int  # indivisible parts, for workers to share
 
 
 class Costs:
@@ -68,7 +69,8 @@ class Costs:
                 name = self.machine.names[resource].split(".")[0]
                 if name != queue.engine:  # a port is no place
                     moved[name] = moved.get(name, 0) + nbytes
-        return Work(engine.setup + latency, compute, tuple(legs), tuple(moved.items()))
+        units = entry.units(command, self.run)
+        return Work(engine.setup + latency, compute, tuple(legs), tuple(moved.items()), units)
 
     def _transfer(
         self, command: Command, cost: Cost, queue: Queue, lane: int
@@ -125,12 +127,20 @@ class Rates:
         for fmt, ops in cost.ops.items():
             if not ops:
                 continue
-            points = self._measured.get((command.kind, str(command.attrs.get("format", fmt))))
+            points = self._points(command)
             if points:
                 total += round(ops * SECOND / interpolated(points, rows))
             else:
                 total += self._peak_time(fmt, ops, cost, device)
         return total
+
+    def _points(self, command: Command) -> list[tuple[int, int]]:
+        """The measurements of the command's kind and variant, or of the variant most like it."""
+        variant = ENTRIES[command.kind].variant(command)
+        alike = {v: p for (kind, v), p in self._measured.items() if kind == command.kind}
+        if not alike:
+            return []
+        return alike[max(alike, key=lambda v: (v == variant, _common(v, variant)))]
 
     def _peak_time(self, fmt: str, ops: int, cost: Cost, device: Device) -> int:
         engine = self.engine
@@ -148,6 +158,11 @@ class Rates:
         full = whole(rows, tile.rows) * whole(each, tile.columns) * whole(depth, tile.depth)
         # Whole tiles are computed, whatever of them is used.
         return -(-ops * full * SECOND // (rows * columns * depth * peak))
+
+
+def _common(a: str, b: str) -> int:
+    """How many characters two words begin with alike."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(a))
 
 
 def whole(number: int, unit: int) -> int:

@@ -258,15 +258,17 @@ def _workers(program: Program, machine: Machine, costs: Costs, workers: int) -> 
             command = program.commands[piece.command]
             work = costs.of(command, program.queues[command.queue], worker)
             waits = [(firsts[other] + count - 1, delay) for other, count in piece.waits]
-            part = _part(work, piece.hi - piece.lo, piece.den)
+            share = piece.hi * work.units // piece.den - piece.lo * work.units // piece.den
+            part = _part(work, share)
             builder.add(piece.command, worker, part, waits, (piece.hi - piece.lo) / piece.den)
     return builder
 
 
-def _part(work: Work, share: int, whole: int) -> Work:
-    """What a worker has of a command; every part has the whole set-up."""
+def _part(work: Work, share: int) -> Work:
+    """What a worker has of a command, in its indivisible units; every part has the set-up."""
+    whole = work.units
     if share == whole:
         return work
-    legs = tuple((max(1, nbytes * share // whole), path) for nbytes, path in work.legs)
+    legs = tuple((n, path) for nbytes, path in work.legs if (n := nbytes * share // whole))
     moved = tuple((name, nbytes * share // whole) for name, nbytes in work.moved)
-    return Work(work.setup, work.compute * share // whole, legs, moved)
+    return Work(work.setup, work.compute * share // whole, legs, moved, share)

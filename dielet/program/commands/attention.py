@@ -27,6 +27,7 @@ from dielet.program.commands.values import (
 from dielet.program.types import Command, Operand
 
 CACHES = ("k_cache", "v_cache")
+ROW_BLOCK = 16  # rows of a chunk that an attention kernel takes together
 
 
 @command
@@ -54,6 +55,12 @@ class Rotary(Entry):
 
     def params(self, c: Command) -> tuple[int, ...]:
         return columns(c, "x") // int(c.attrs["D"]), stride(c, "x"), stride(c, "y")
+
+    def variant(self, c: Command) -> str:
+        return f"f32.d{c.attrs['D']}"
+
+    def units(self, c: Command, run: Run | None = None) -> int:
+        return self.rows(c, run, "x") * (columns(c, "x") // int(c.attrs["D"]))
 
     def ops(self, c: Command, run: Run | None = None) -> dict[str, int]:
         return {"f32": 6 * self.rows(c, run) * columns(c, "x")}
@@ -104,6 +111,12 @@ class KvAppend(Entry):
     def params(self, c: Command) -> tuple[int, ...]:
         heads = c.operand("k_cache").region.rows
         return heads, stride(c, "k"), stride(c, "v"), c.operand("k_cache").region.stride
+
+    def variant(self, c: Command) -> str:
+        return f"f32.d{c.attrs['D']}"
+
+    def units(self, c: Command, run: Run | None = None) -> int:
+        return c.operand("k_cache").region.rows
 
     def ops(self, c: Command, run: Run | None = None) -> dict[str, int]:
         return {"f32": 6 * self.rows(c, run, "k") * columns(c, "k")}
@@ -156,6 +169,14 @@ class Attention(Entry):
     def params(self, c: Command) -> tuple[int, ...]:
         cache = c.operand("k_cache").region
         return cache.rows, stride(c, "q"), stride(c, "y"), cache.stride
+
+    def variant(self, c: Command) -> str:
+        return f"bf16.d{c.attrs['D']}g{c.attrs['G']}"
+
+    def units(self, c: Command, run: Run | None = None) -> int:
+        rows = self.rows(c, run)
+        blocks = rows if c.attrs["batch"] else -(-rows // ROW_BLOCK)
+        return c.operand("k_cache").region.rows * blocks
 
     def ops(self, c: Command, run: Run | None = None) -> dict[str, int]:
         return {"bf16": 4 * sum(self._seen(c, run)) * columns(c, "q")}

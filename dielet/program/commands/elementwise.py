@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dielet.formats.packed import PANEL
 from dielet.program.commands.entry import (
     Entry,
     Run,
@@ -43,6 +44,9 @@ class RmsNorm(Entry):
     def params(self, c: Command) -> tuple[int, ...]:
         return stride(c, "x"), stride(c, "y"), *_rows(c)
 
+    def variant(self, c: Command) -> str:
+        return f"f32.{c.attrs['out']}"
+
     def ops(self, c: Command, run: Run | None = None) -> dict[str, int]:
         return {"f32": 4 * self.rows(c, run) * columns(c, "x")}
 
@@ -63,6 +67,9 @@ class Quantize(Entry):
 
     def widths(self, c: Command) -> dict[str, int]:
         return value_widths("y", columns(c, "x"), "int8", int(c.attrs["group"]))
+
+    def units(self, c: Command, run: Run | None = None) -> int:
+        return _runs(self.rows(c, run), columns(c, "x"), c)
 
     def params(self, c: Command) -> tuple[int, ...]:
         return columns(c, "x"), stride(c, "x"), stride(c, "y"), stride(c, "y_scale"), *_rows(c)
@@ -87,6 +94,9 @@ class Convert(Entry):
 
     def widths(self, c: Command) -> dict[str, int]:
         return value_widths("y", columns(c, "x"), "bf16", 0)
+
+    def units(self, c: Command, run: Run | None = None) -> int:
+        return _runs(self.rows(c, run), columns(c, "x"), c)
 
     def params(self, c: Command) -> tuple[int, ...]:
         return columns(c, "x"), stride(c, "x"), stride(c, "y"), *_rows(c)
@@ -117,6 +127,12 @@ class SiluMul(Entry):
         strides = (stride(c, role) for role in ("gate", "up", "y", "y_scale"))
         return (columns(c, "gate"), *strides)
 
+    def variant(self, c: Command) -> str:
+        return f"f32.{c.attrs['out']}"
+
+    def units(self, c: Command, run: Run | None = None) -> int:
+        return _runs(self.rows(c, run), columns(c, "gate"), c)
+
     def ops(self, c: Command, run: Run | None = None) -> dict[str, int]:
         return {"f32": 6 * self.rows(c, run) * columns(c, "gate")}
 
@@ -142,8 +158,16 @@ class Select(Entry):
     def widths(self, c: Command) -> dict[str, int]:
         return {"y": 16}
 
+    def ops(self, c: Command, run: Run | None = None) -> dict[str, int]:
+        return {"f32": 2 * self.rows(c, run) * columns(c, "x")}
+
     def params(self, c: Command) -> tuple[int, ...]:
         return columns(c, "x"), stride(c, "x"), stride(c, "y")
+
+
+def _runs(rows: int, width: int, c: Command) -> int:
+    """Groups, or panels, that rows of so many columns have."""
+    return max(rows * width // max(int(c.attrs.get("group", 0)), PANEL), 1)
 
 
 def _rows(c: Command) -> tuple[int, int]:

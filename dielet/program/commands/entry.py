@@ -59,6 +59,14 @@ class Entry:
         """Operations by number format, of the full shape or of what `run` makes real."""
         return {}
 
+    def variant(self, c: Command) -> str:
+        """One word for what decides a kernel's speed beside its rows, for tables of rates."""
+        return "f32"
+
+    def units(self, c: Command, run: Run | None = None) -> int:
+        """How many indivisible parts the command has, for workers to share."""
+        return max(self.rows(c, run), 1)
+
     def shape(self, c: Command, run: Run | None = None) -> tuple[int, int, int] | None:
         """Rows, columns and depth of a matrix product, for engines that work in tiles."""
         return None

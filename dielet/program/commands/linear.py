@@ -58,6 +58,12 @@ class Linear(Entry):
         y = {"y": 4 * columns, "residual": 4 * columns}
         return {**x, **y, "w": fmt.nbytes(columns, K)}
 
+    def variant(self, c: Command) -> str:
+        return str(c.attrs["format"])
+
+    def units(self, c: Command, run: Run | None = None) -> int:
+        return _panels(c)
+
     def ops(self, c: Command, run: Run | None = None) -> dict[str, int]:
         name = "bf16" if c.attrs["format"] == "bf16" else "int8"
         rows, columns, depth = self.shape(c, run)

@@ -1,0 +1,255 @@
+"""Measure the `host` device: bandwidth, kernels by format and shape, overheads, signals.
+
+Only single commands and chains of them are timed, never a model, so that a prediction of a model
+is one.  Linears read their weights from a mapped file that no cache holds, as they do in a model.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter_ns
+
+import numpy as np
+
+from dielet import paths
+from dielet.checkpoint.random import RandomCheckpoint
+from dielet.checkpoint.spec import ModelSpec
+from dielet.devices import Device, device_text, read_device
+from dielet.formats.packed import WeightFormat
+from dielet.formats.parallel import available_cores
+from dielet.host import load_runtime
+from dielet.host.runtime import Execution
+from dielet.image import CompileOptions, compile_checkpoint
+from dielet.program.buffers import make_buffer
+from dielet.program.commands import ENTRIES
+from dielet.program.commands import Run as Bound
+from dielet.program.memory import Arena
+from dielet.program.types import Attr, Command, Operand, Region
+from dielet.simulator.microbench import CACHE, WEIGHTS, Bench
+
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
+K = 2048
+TINY = ModelSpec(
+    model_type="llama", hidden=64, layers=2, heads=2, kv_heads=2, head_dim=32, intermediate=64,
+    vocab=128, norm_eps=1e-6, rope_theta=1e4, max_position=512, tied=True, qk_norm=False,
+)  # fmt: skip
+FORMATS = ("bf16", "int8g128", "int4g32")
+SHAPES = ((128, 2), (64, 3), (128, 4))  # head size, queries per KV head
+Say = Callable[[str], None]
+
+
+@dataclass
+class Measured:
+    """What was found: rates in operations and bandwidths in bytes per second, times in ns."""
+
+    rates: dict[str, float] = field(default_factory=dict)
+    alone: float = 0.0
+    together: float = 0.0
+    setup: float = 0.0
+    signal: float = 0.0
+    launch: float = 0.0
+
+
+def calibrated_path() -> Path:
+    """Where the calibrated host device is kept."""
+    return paths.cache_dir("devices", "host.toml")
+
+
+def calibrated_host() -> Device | None:
+    """The host as measured on this machine, if it has been."""
+    path = calibrated_path()
+    return read_device(path.read_text("utf-8"), str(path)) if path.is_file() else None
+
+
+def calibrate(say: Say = lambda text: None) -> Measured:
+    """Measure this machine; takes about a minute, and wants it to be quiet."""
+    bench, found = Bench(), Measured()
+    workers = available_cores()
+    found.setup, found.signal = _overheads(bench, workers)
+    say(f"a command costs {found.setup:.0f} ns, a signal between cores {found.signal:.0f} ns")
+    found.launch = _launch(workers)
+    say(f"a program costs {found.launch / 1e3:.1f} us")
+    for fmt in FORMATS:
+        commands = list(_linears(fmt, 1, WEIGHTS))
+        nbytes = sum(c.operand("w").region.nbytes for c in commands)
+        alone = nbytes / bench.time(commands, 1).whole() * 1e9
+        together = nbytes / bench.time(commands, workers).whole() * 1e9
+        found.alone, found.together = max(found.alone, alone), max(found.together, together)
+        say(f"{fmt}: weights at {alone / 1e9:.1f} GB/s alone, {together / 1e9:.1f} GB/s together")
+        for rows in ROWS:
+            _rate(bench, found, list(_linears(fmt, rows, WEIGHTS)), rows, say)
+    for D, G in SHAPES:
+        for rows, positions in ((1, 1024), (128, 512)):
+            commands = list(_attentions(D, G, rows, positions))
+            _rate(bench, found, commands, rows, say, positions - rows)
+    for rows in (1, 128):
+        for command in _small(rows):
+            _rate(bench, found, [command] * 40, rows, say)
+    return found
+
+
+def _rate(
+    bench: Bench, found: Measured, commands: list[Command], rows: int, say: Say, past: int = 0
+) -> None:
+    """Operations per second of a kind of command, its overhead taken off."""
+    command = commands[0]
+    nanoseconds = max(bench.time(commands, 1, past, rows).command() - found.setup, 1.0)
+    entry = ENTRIES[command.kind]
+    ops = sum(entry.ops(command, Bound(past, rows)).values())
+    name = f"{command.kind} {entry.variant(command)} {rows}"
+    found.rates[name] = ops / nanoseconds * 1e9
+    say(f"{name}: {found.rates[name] / 1e9:.3g} GOP/s, {nanoseconds / 1e3:.3g} us")
+
+
+def _overheads(bench: Bench, workers: int) -> tuple[float, float]:
+    """ns from one trivial command to the next on one core, and for a signal to reach another."""
+    one = Operand("x", Region("shared", 0, 1, 64, 64), "f32")
+    trivial = Command("device_sync", 0, "nothing", 0, (one,), {})
+    apart = [
+        Command("device_sync", 0, "", 0, (Operand("x", line, "f32"),), {})
+        for line in (Region("shared", 64 * n, 1, 64, 64) for n in range(400))
+    ]
+    setup = bench.time(apart, 1).step()
+    if workers == 1:
+        return setup, 0.0
+    # Every command touches the same bytes, and they alternate between two cores.
+    chain = bench.time([trivial] * 400, 2, together=True)
+    return setup, max(chain.whole() / 400 - setup, 0.0)
+
+
+def _launch(workers: int) -> float:
+    """ns from the end of one program to the start of the next, by a model that is next to nothing.
+
+    What the host does between them (look up, set up, choose) does not depend on the model's size.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        options = CompileOptions(
+            weights="int8", max_seq_len=512, kv_ladder=(512,), random_weights=1
+        )
+        compile_checkpoint(RandomCheckpoint(TINY), Path(folder) / "m", options)
+        runtime = load_runtime(Path(folder) / "m", workers)
+        state, token = runtime.new_state(), np.ones(1, np.int32)
+        busy = []
+
+        def note(execution: Execution) -> None:
+            stamps = [s for s in execution.tables.stamps if s[-1, 1]]
+            busy.append(max(s[-1, 1] for s in stamps) - min(s[0, 0] for s in stamps))
+
+        runtime.observer = note
+        ends = []
+        for _ in range(300):
+            runtime.forward(state, token)
+            ends.append((runtime.ticks(), perf_counter_ns(), sum(busy)))
+        runtime.close()
+    steps = np.diff(np.array(ends, np.float64), axis=0)
+    rate = float(np.median(steps[:, 1] / steps[:, 0]))  # ns per tick
+    return float(np.median(steps[:, 1] - steps[:, 2] * rate)) / 2  # two programs a step
+
+
+def _linears(fmt_name: str, rows: int, nbytes: int) -> Iterator[Command]:
+    """Linears of K inputs over successive weights, of `nbytes` in all."""
+    fmt, arena = WeightFormat.parse(fmt_name), Arena()
+    kind = f"int8g{fmt.group}" if fmt.integer else "bf16"
+    outputs = 2048
+    x = make_buffer("shared", arena, rows, K, kind).operands("x", (0, rows), (0, K))
+    y = make_buffer("shared", arena, rows, outputs, "f32").operands("y", (0, rows), (0, outputs))
+    size = fmt.nbytes(outputs, K)
+    attrs: dict[str, Attr] = {
+        "K": K, "format": fmt.kind, "group": fmt.group, "minimum": False,
+        "T": rows if rows == 1 else max(rows, 16), "residual": False, "bias": False,
+    }  # fmt: skip
+    for n in range(max(1, nbytes // size)):
+        w = Operand("w", Region("weights", n * size, 1, size, size), "packed")
+        yield Command("linear", 0, "linear", 0, (*x, w, *y), attrs)
+
+
+def _attentions(D: int, G: int, rows: int, positions: int) -> Iterator[Command]:
+    """Attention over successive caches that together no core's cache holds."""
+    heads, arena = 4, Arena()
+    columns = heads * G * D
+    q = make_buffer("shared", arena, rows, columns, "bf16").operands("q", (0, rows), (0, columns))
+    y = make_buffer("shared", arena, rows, columns, "bf16").operands("y", (0, rows), (0, columns))
+    head = positions * D * 2
+    attrs: dict[str, Attr] = {
+        "D": D, "G": G, "T": rows if rows == 1 else max(rows, 16), "out": "bf16", "batch": False,
+    }  # fmt: skip
+    for n in range(CACHE // (2 * heads * head)):
+        k, v = (
+            Operand(role, Region("kv", (2 * n + i) * heads * head, heads, head, head), "bf16")
+            for i, role in enumerate(("k_cache", "v_cache"))
+        )
+        yield Command("attention", 0, "attention", 0, (*q, k, v, *y), attrs)
+
+
+def _small(rows: int) -> Iterator[Command]:
+    """The commands between the linears, on numbers that are in the cache."""
+    arena = Arena()
+
+    def value(role: str, columns: int, kind: str = "f32") -> list[Operand]:
+        buffer = make_buffer("shared", arena, rows, columns, kind)
+        return buffer.operands(role, (0, rows), (0, columns))
+
+    weight = Operand("weight", Region("shared", arena.take(4 * K), 1, 4 * K, 4 * K), "f32")
+    for out, group in (("int8", 128), ("bf16", 0)):
+        kind = f"int8g{group}" if group else out
+        y = value("y", K, kind)
+        attrs: dict[str, Attr] = {"K": K, "eps": 1e-6, "out": out, "group": group, "row0": 0}
+        yield Command("rmsnorm", 0, "", 0, (*value("x", K), weight, *y), attrs)
+        wide = [*value("gate", 3 * K), *value("up", 3 * K), *value("y", 3 * K, kind)]
+        yield Command("silu_mul", 0, "", 0, tuple(wide), {"out": out, "group": group})
+    attrs = {"group": 128, "row0": 0}
+    yield Command("quantize", 0, "", 0, (*value("x", K), *value("y", K, "int8g128")), attrs)
+    for D in (64, 128):
+        width = D * 2
+        tables = [Operand(t, Region(t, 0, 256, width, width), "f32") for t in ("cos", "sin")]
+        norm = Operand("norm", Region("shared", 0, 1, 4 * D, 4 * D), "f32")
+        attrs = {"D": D, "norm": True, "eps": 1e-6, "batch": False}
+        turn = [*value("x", K), norm, *tables, *value("y", K, "bf16")]
+        yield Command("rotary", 0, "", 0, tuple(turn), {**attrs, "scale": 0.1})
+        heads, head = 512 // D, 256 * D * 2
+        caches = [
+            Operand(role, Region("kv", i * heads * head, heads, head, head), "bf16")
+            for i, role in enumerate(("k_cache", "v_cache"))
+        ]
+        parts = [*value("k", 512), *value("v", 512), norm, *tables, *caches]
+        yield Command("kv_append", 0, "", 0, tuple(parts), attrs)
+    if rows == 1:
+        x = Operand("x", Region("io", 0, 1, 1 << 17, 1 << 17), "f32")
+        y = [Operand("y", Region("shared", arena.take(64), 1, 64, 16), "i32")]
+        yield Command("select", 0, "", 0, (x, *y), {"first_column": 0})
+
+
+def host_toml(found: Measured) -> str:
+    """The host's device file with the figures of this machine."""
+    text = device_text("host")
+    head, _, tail = text.partition("[engine.core.port]\n")
+    port, memories = tail[: tail.index("[memory.dram]")], tail[tail.index("[memory.dram]") :]
+    port = f"[engine.core.port]\ndram = {_bandwidth(found.alone)}\n"
+    peaks = re.search(r"\[engine\.core\.peak\]\n(?:.+\n)+", text)
+    rates = "".join(
+        f'"{name}" = "{rate / 1e6:.1f} MOP/s"  # measured\n' for name, rate in found.rates.items()
+    )
+    head = _set(head, "setup", _time(found.setup))
+    head = _set(head, "launch", _time(found.launch)) if found.launch else head
+    memories = _set(memories, "bandwidth", _bandwidth(found.together))
+    memories = _set(memories, "engine", _time(found.signal))
+    memories = _set(memories, "chiplet", _time(found.signal))
+    peak = peaks[0] if peaks else ""
+    return f"{head}{port}{peak}[engine.core.rates]\n{rates}\n{memories}"
+
+
+def _set(text: str, key: str, value: str) -> str:
+    """The first line of `key` with another value."""
+    return re.sub(rf"(?m)^{key} = .*$", f"{key} = {value}", text, count=1)
+
+
+def _bandwidth(value: float) -> str:
+    return f'"{value / 1e9:.2f} GB/s"  # measured'
+
+
+def _time(nanoseconds: float) -> str:
+    return f'"{nanoseconds:.1f} ns"  # measured'

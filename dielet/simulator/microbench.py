@@ -1,0 +1,116 @@
+"""Single commands timed on this machine, run by the very loop and kernels that run models."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from time import perf_counter_ns
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dielet import paths
+from dielet.codegen import compile_kernels, host_target
+from dielet.host.memory import Bases, anonymous
+from dielet.host.tables import build_tables, kernel_key
+from dielet.host.team import Team
+from dielet.image.file import map_file
+from dielet.program.sync import synchronise
+from dielet.program.types import Command, Program, Queue
+
+WEIGHTS = 192 << 20  # bytes: several times the last-level cache, mapped from a file as weights are
+CACHE = 96 << 20
+SHARED = 16 << 20
+LONG_ENOUGH = 20_000_000  # ns
+BYTE = 0x3C  # every number made of it is about one, in every format
+
+
+@dataclass
+class Bench:
+    """Memory that commands can work on, filled with ordinary numbers."""
+
+    folder: tempfile.TemporaryDirectory[str] = field(default_factory=tempfile.TemporaryDirectory)
+    bases: Bases = field(default_factory=Bases)
+
+    def __post_init__(self) -> None:
+        path = Path(self.folder.name) / "weights"
+        with path.open("wb") as file:
+            for _ in range(WEIGHTS >> 20):
+                file.write(bytes([BYTE]) * (1 << 20))
+        self.bases["weights"] = np.frombuffer(map_file(path), np.uint8)
+        for space, size in {"kv": CACHE, "shared": SHARED, "io": SHARED, "cos": 1 << 20,
+                            "sin": 1 << 20}.items():  # fmt: skip
+            memory = anonymous(size)
+            memory[:] = BYTE
+            self.bases[space] = memory
+
+    def time(
+        self,
+        commands: Sequence[Command],
+        workers: int,
+        past: int = 0,
+        valid: int = 1,
+        rounds: int = 5,
+        together: bool = False,
+    ) -> Run:
+        """Run `commands` on `workers`, split over them, or with `together` one each in turn."""
+        program = _program(commands, workers if together else 1)
+        keys = [kernel_key(c) for c in commands]
+        library = compile_kernels(keys, host_target(), paths.cache_dir("native"))
+        tables = build_tables(program, workers, library.address)
+        team = Team(library, workers)
+        binding = np.array([past, valid], np.int64)
+        found = []
+        begun = library.clock(), perf_counter_ns()
+        for _ in range(rounds + 1):  # the first one warms up
+            team.run(tables, self.bases.table, binding)
+            found.append([stamps.copy() for stamps in tables.stamps])
+        while perf_counter_ns() - begun[1] < LONG_ENOUGH:
+            pass  # the rate of the ticks is only known over a while
+        scale = (perf_counter_ns() - begun[1]) / (library.clock() - begun[0])
+        team.close()
+        return Run([[s.astype(np.float64) * scale for s in r] for r in found[1:]])
+
+
+@dataclass(frozen=True)
+class Run:
+    """Rounds of stamps: per worker [pieces, 2], start and end in nanoseconds."""
+
+    rounds: list[list[NDArray[np.float64]]]
+
+    def command(self) -> float:
+        """Nanoseconds of a typical piece: the median over all, the first tenth left out."""
+        times = [s[len(s) // 10 :, 1] - s[len(s) // 10 :, 0] for r in self.rounds for s in r]
+        return float(np.median(np.concatenate(times)))
+
+    def step(self) -> float:
+        """Nanoseconds from a piece's start to the next one's, on one worker."""
+        return median(float(np.median(np.diff(s[:, 0]))) for r in self.rounds for s in r)
+
+    def whole(self) -> float:
+        """Nanoseconds from the first start to the last end."""
+        spans = [max(s[-1, 1] for s in r) - min(s[0, 0] for s in r) for r in self.rounds]
+        return float(median(spans))
+
+
+def _program(commands: Sequence[Command], members: int) -> Program:
+    """The commands as a program, `members` at a time side by side."""
+    program = Program(
+        name="bench",
+        phase="decode",
+        tokens=1,
+        capacity=0,
+        device="host",
+        chiplets=1,
+        queues=(Queue(0, "core"),),
+        commands=tuple(commands),
+        groups=tuple(n // members for n in range(len(commands))),
+        sizes={},
+        io={},
+    )
+    deps = synchronise(program).commands
+    return msgspec.structs.replace(program, commands=deps)
