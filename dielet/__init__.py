@@ -51,12 +51,13 @@ def compile(
     checkpoint and device.  `progress` is called with bytes written, bytes in all, and the name of
     the next tensor.  Returns the model, loaded.
     """
+    from dielet.generate.compiling import compile_usable
     from dielet.generate.session import load
-    from dielet.image import CompileOptions, compile_model
+    from dielet.image import CompileOptions, open_source
 
     given = {"device": str(device), "weights": weights, "max_seq_len": max_seq_len, **options}
     chosen = CompileOptions.of(**{name: v for name, v in given.items() if v is not None})
-    return load(compile_model(src, out, chosen, progress))
+    return load(compile_usable(open_source(src, chosen), out, chosen, progress))
 
 
 def load(directory: str | Path, threads: int | None = None, profiler: bool | None = None) -> Model:

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
     if args.dry_run:
         dry_run(checkpoint, options, console)
         return
-    out = Path(args.out).expanduser()
+    out = Path(args.out)
     seconds = compile_into(checkpoint, out, options, console)
     finished(out, seconds, console)
 
@@ -106,8 +106,10 @@ def finished(out: Path, seconds: float, console: Console) -> None:
 
 
 def dry_run(checkpoint: Checkpoint, options: CompileOptions, console: Console) -> None:
+    from dielet.generate.compiling import check_text
     from dielet.image import plan_checkpoint
 
+    check_text(checkpoint)
     plan = plan_checkpoint(checkpoint, options)
     nbytes = {
         "decoder_model_fixed.img": plan.decoder.nbytes,

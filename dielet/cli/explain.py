@@ -29,7 +29,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
     from dielet.image import read_manifest
     from dielet.program import explain
 
-    directory = Path(args.model).expanduser()
+    directory = Path(args.model)
     manifest = read_manifest(directory)
     program = read_program(directory, manifest, args.program)
     if args.chiplet is not None and not 0 <= args.chiplet < program.chiplets:

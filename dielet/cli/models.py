@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import re
+import shutil
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dielet.cli.console import Console, duration
-from dielet.errors import DamagedFile, MissingFile
+from dielet.cli.console import Console, Report, duration
+from dielet.errors import DamagedFile, DieletError, MissingFile
 
 if TYPE_CHECKING:
     from dielet.checkpoint.base import Checkpoint
@@ -26,8 +30,8 @@ def open_model(
     """Load the model directory `src`; anything else is compiled into the user's cache first."""
     from dielet.generate.session import is_model_directory, load
 
-    if is_model_directory(Path(src).expanduser()):
-        return load(Path(src).expanduser(), threads)
+    if is_model_directory(Path(src)):
+        return load(src, threads)
     from dielet.image import CompileOptions, open_source
 
     options = options or CompileOptions()
@@ -39,8 +43,33 @@ def open_model(
             return load(directory, threads)
         except (DamagedFile, MissingFile) as error:
             console.note(f"the compiled model in the cache is not usable ({error}); making it anew")
+    make_way(directory, console)
     compile_into(checkpoint, directory, options, console)
     return load(directory, threads)
+
+
+def make_way(directory: Path, console: Console) -> None:
+    """See to it that the cache can be written and that nothing but a model has this name there.
+
+    Raises DieletError saying how to choose another cache.
+    """
+    from dielet.generate.session import is_model_directory
+
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory.parent):
+            pass
+        if os.path.lexists(directory) and not is_model_directory(directory):
+            console.note(f"{directory} in the cache is no compiled model; making it anew")
+            if directory.is_dir() and not directory.is_symlink():
+                shutil.rmtree(directory)
+            else:
+                directory.unlink()
+    except OSError as error:
+        raise DieletError(
+            f"cannot write to the cache {directory.parent}: {error.strerror or error}; set "
+            "XDG_CACHE_HOME to a directory that can be written, or run: dielet compile SRC -o DIR"
+        ) from error
 
 
 def compile_into(
@@ -49,12 +78,19 @@ def compile_into(
     """Compile with a progress bar; returns the seconds it took."""
     from time import perf_counter
 
-    from dielet.image import compile_checkpoint
+    from dielet.generate.compiling import compile_usable
 
     begin = perf_counter()
-    console.note(f"compiling {checkpoint.source} into {directory}")
-    with console.progress("compile") as report:
-        compile_checkpoint(checkpoint, directory, options, report)
+    shown: list[Report] = []
+    with ExitStack() as stack:
+
+        def report(done: int, total: int, name: str) -> None:
+            if not shown:  # only now has everything been checked that may be refused
+                console.note(f"compiling {checkpoint.source} into {directory}")
+                shown.append(stack.enter_context(console.progress("compile")))
+            shown[0](done, total, name)
+
+        compile_usable(checkpoint, directory, options, report)
     seconds = perf_counter() - begin
     console.note(f"compiled in {duration(seconds)}")
     return seconds

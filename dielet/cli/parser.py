@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -81,4 +82,4 @@ def place(text: str) -> str:
     """argparse type of a path or hub id.  Path("") would be the current directory."""
     if not text:
         raise argparse.ArgumentTypeError("it is empty; the current directory is written .")
-    return text
+    return os.path.expanduser(text)  # unlike Path's, it leaves the ~ of an unknown user alone

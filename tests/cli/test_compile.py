@@ -1,11 +1,15 @@
 """`compile`, `explain`, `run SRC` and `demo` on real programs: nothing is replaced here."""
 
 import json
+import shutil
+import signal
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 import dielet as package
+from dielet.cli.console import Console
 from tests import tiny
 from tests.generate.fake import TEMPLATE, byte_level_tokenizer
 
@@ -98,6 +102,65 @@ def test_random_weights_need_only_a_config(dielet, source, tmp_path):
     assert spoken.code == 2 and "this model has no tokenizer.json" in spoken.err
 
 
+def test_options_are_refused_before_anything_is_said_to_be_done(dielet, source, tmp_path):
+    spoken = dielet("compile", source, "-o", tmp_path / "out", "--max-seq-len", 1 << 20)
+    assert spoken.code == 2 and spoken.err.count("\n") == 1
+    assert "compiling" not in spoken.err and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("there", ["a model", "an empty directory", "nothing"])
+def test_a_link_is_followed_and_stays(dielet, source, compiled, tmp_path, there):
+    link, real = tmp_path / "link", tmp_path / "real"
+    link.symlink_to("real")
+    if there == "a model":
+        shutil.copytree(compiled, real)
+    elif there == "an empty directory":
+        real.mkdir()
+    assert dielet("compile", source, "-o", link, "--layers", 1, "-q").code == 0
+    assert link.is_symlink() and json.loads((real / "manifest.json").read_bytes())["spec"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
+    with package.compile(source, link, layers=1):
+        assert link.is_symlink() and real.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer.json", '{"model": {"type": "?"}}', "tokenizer.json: not a usable tokenizer"),
+        ("chat_template.jinja", "{% if %}", "chat_template.jinja: line 1: not a valid chat temp"),
+        ("chat_template.jinja", "{% break %}", "chat_template.jinja: not a valid chat template"),
+        ("generation_config.json", '{"top_p": 2}', "generation_config.json: top_p is 2"),
+    ],
+)
+def test_what_could_not_be_run_is_not_compiled(dielet, source, tmp_path, name, content, message):
+    broken = tmp_path / "broken"
+    shutil.copytree(source, broken)
+    (broken / name).write_text(content)
+    for command in (["-o", tmp_path / "out"], ["--dry-run"]):
+        spoken = dielet("compile", broken, *command)
+        assert spoken.code == 1 and message in spoken.err and str(broken) in spoken.err
+        assert spoken.err.count("\n") == 1
+    with pytest.raises(package.errors.DamagedFile, match=name):
+        package.compile(broken, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == [broken]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_compilation_that_is_ended_leaves_nothing(dielet, source, tmp_path, monkeypatch, number):
+    @contextmanager
+    def progress(self, label):
+        def report(done, total, name):
+            assert list(tmp_path.iterdir()) != []
+            signal.raise_signal(number)
+
+        yield report
+
+    monkeypatch.setattr(Console, "progress", progress)
+    spoken = dielet("compile", source, "-o", tmp_path / "out")
+    assert spoken.code == 128 + number
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_api_refuses_an_unknown_option_with_the_nearest(source, tmp_path):
     with pytest.raises(package.errors.UsageError, match="did you mean 'chiplets'"):
         package.compile(source, tmp_path / "out", chiplet=2)
@@ -159,6 +222,29 @@ def test_run_compiles_a_checkpoint_into_the_cache_once(dielet, source, empty_cac
         config.write_bytes(before)
 
 
+@pytest.mark.parametrize("damage", ["no manifest", "a file", "a link to nothing"])
+def test_the_cache_heals_itself(dielet, source, empty_cache, damage):
+    command = ["run", source, "-p", "hi", "--json", "--max-new-tokens", 3, "--temperature", 0]
+    first = dielet(*command)
+    (made,) = (empty_cache / "models").iterdir()
+    (made / "manifest.json").unlink()
+    if damage != "no manifest":
+        shutil.rmtree(made)
+        made.write_text("") if damage == "a file" else made.symlink_to("nowhere")
+    second = dielet(*command)
+    assert second.code == 0 and "is no compiled model; making it anew" in second.err
+    assert second.json["tokens"] == first.json["tokens"]
+    assert list((empty_cache / "models").iterdir()) == [made] and not made.is_symlink()
+
+
+def test_a_cache_that_cannot_be_written_says_how_to_choose_another(dielet, source, empty_cache):
+    (empty_cache / "models").write_text("")
+    spoken = dielet("run", source, "-p", "hi")
+    assert spoken.code == 1 and spoken.err.count("\n") == 1
+    assert f"cannot write to the cache {empty_cache / 'models'}: " in spoken.err
+    assert "set XDG_CACHE_HOME" in spoken.err
+
+
 def test_the_host_is_the_runtime_that_generation_asks_for(compiled):
     """Chat reuse, chunks and rewinding on real programs: the same bits as computed afresh."""
     with package.load(compiled) as model:
@@ -188,7 +274,7 @@ def test_the_demo_talks(dielet, empty_cache, monkeypatch):
     spoken = dielet("demo", "--json", "--max-new-tokens", 60)
     found = spoken.json
     assert spoken.code == 0
-    assert "carbon dioxide" in found["text"]
+    assert "plants" in found["text"]
     assert found["chiplets"] == 4 and found["decode_tok_s"] > 0
     spoken = dielet("demo", "--max-new-tokens", 60)
     assert found["text"] in spoken.out and "tokens/s" in spoken.out
