@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dielet.profiler import perfetto as p
-from dielet.profiler.scan import FIXED64, Group, Hole, fields
+from dielet.profiler.scan import FIXED64, Buffer, Group, Hole, Shapes, fields
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -18,6 +18,7 @@ U64 = NDArray[np.uint64]
 EVENT = (p.TRACK_EVENT,)
 LIFE_SHIFT = 40  # a text's number, and above it the life of its sequence's state
 INLINE = -1  # less these: the text stood in the event itself
+_ENTRIES = Shapes(set(), set(), {})
 FLOW_FIELDS = (p.FLOW, p.TERMINATING_FLOW, p.OLD_FLOW, p.OLD_TERMINATING_FLOW)
 
 
@@ -25,16 +26,17 @@ class Texts:
     """Texts by what they say, and by the numbers that sequences give them."""
 
     def __init__(self) -> None:
-        self.known: list[str] = []
         self._numbers: dict[bytes, int] = {}
         self._tables: dict[int, dict[int, int]] = {kind: {} for kind in p.TEXT_KINDS}
+        self._many: dict[int, list[tuple[I64, I32]]] = {kind: [] for kind in p.TEXT_KINDS}
+
+    @property
+    def known(self) -> list[str]:
+        """All texts, by number."""
+        return [text.decode(errors="replace") for text in self._numbers]
 
     def number(self, text: bytes) -> int:
-        found = self._numbers.get(text)
-        if found is None:
-            found = self._numbers[text] = len(self.known)
-            self.known.append(text.decode(errors="replace"))
-        return found
+        return self._numbers.setdefault(text, len(self._numbers))
 
     def define(self, kind: int, life: int, entry: bytes) -> None:
         """An interned entry {iid, text} of a sequence's life."""
@@ -43,34 +45,41 @@ class Texts:
         if isinstance(iid, int) and isinstance(text, bytes):
             self._tables[kind].setdefault(life << LIFE_SHIFT | iid, self.number(text))
 
+    def define_all(self, kind: int, data: Buffer, starts: I64, lengths: I64, lives: I64) -> None:
+        """Many interned entries, in place in `data`."""
+        for group in _ENTRIES.groups(data, starts, lengths):
+            iid, text = group.find(1), group.find(2)
+            if iid is None or text is None:
+                continue
+            keys = lives[group.places] << LIFE_SHIFT | group.numbers(iid).astype(np.int64)
+            known = self._numbers
+            numbers = [known.setdefault(value, len(known)) for value in group.texts(text)]
+            self._many[kind].append((keys, np.array(numbers, np.int32)))
+
     def find(self, kind: int, keys: I64) -> I32:
         """Numbers of the texts that `keys` stand for; -1 where there is none."""
         out = np.full(len(keys), -1, np.int32)
         inline = keys < INLINE
         out[inline] = INLINE - 1 - keys[inline]
         table = self._tables[kind]
-        if table:
-            known = np.fromiter(table.keys(), np.int64, len(table))
-            texts = np.fromiter(table.values(), np.int32, len(table))
-            if (np.diff(known) < 0).any():
-                order = np.argsort(known)
-                known, texts = known[order], texts[order]
+        parts = [
+            (np.fromiter(table, np.int64), np.fromiter(table.values(), np.int32)),
+            *self._many[kind],
+        ]
+        known = np.concatenate([part[0] for part in parts])
+        texts = np.concatenate([part[1] for part in parts])
+        if len(known):
+            order = np.argsort(known, kind="stable")
+            known, texts = known[order], texts[order]
             at = np.clip(np.searchsorted(known, keys), 0, len(known) - 1)
             found = (known[at] == keys) & ~inline
             out[found] = texts[at[found]]
         return out
 
-    def name(self, kind: int, life: int, key: int | bytes) -> str:
-        """The text of one key."""
-        if isinstance(key, bytes):
-            return key.decode(errors="replace")
-        number = self._tables[kind].get(life << LIFE_SHIFT | key)
-        return "" if number is None else self.known[number]
-
 
 @dataclass(frozen=True)
 class Slices:
-    """Slices in order of start, and for each event (by its place) the slice it belongs to."""
+    """Slices in order of start, and for the packet of each event the slice it belongs to."""
 
     track: U64
     start: I64
@@ -78,11 +87,7 @@ class Slices:
     name: I32
     category: I32
     stray: int
-    packets: I64  # sorted numbers of the packets of events
-    slice_of: I64  # by place in `packets`: number of the slice, or -1
-
-    def of_packets(self, packets: I64) -> I64:
-        return self.slice_of[np.searchsorted(self.packets, packets)]
+    of_packet: I64  # by number of the packet: the slice, or -1
 
 
 class Events:
@@ -127,8 +132,11 @@ class Events:
             elif hole.path[:2] == (*EVENT, p.ANNOTATION) and len(hole.path) == 3:
                 self._add_argument(group, packets, lives, hole, texts)
 
-    def slices(self, texts: Texts) -> Slices:
-        """Pair beginnings with ends: on each track the innermost slice ends first."""
+    def slices(self, texts: Texts, packets: int) -> Slices:
+        """Pair beginnings with ends: on each track the innermost slice ends first.
+
+        packets: how many there are in all.
+        """
         order = np.lexsort([self._column(key) for key in ("packet", "time", "track")])
         packet, time, kind, name, category = (
             self._column(key)[order] for key in ("packet", "time", "kind", "name", "category")
@@ -145,7 +153,8 @@ class Events:
         duration[partner[ended]] = time[ended] - time[partner[ended]]
         duration[kind == p.INSTANT] = 0
         number[ended] = number[partner[ended]]
-        in_file = np.argsort(packet)
+        of_packet = np.full(packets, -1, np.int64)
+        of_packet[packet] = number
         return Slices(
             track=track[by_start],
             start=time[by_start],
@@ -153,8 +162,7 @@ class Events:
             name=texts.find(p.NAMES, name[by_start]),
             category=texts.find(p.CATEGORIES, category[by_start]),
             stray=stray,
-            packets=packet[in_file],
-            slice_of=number[in_file],
+            of_packet=of_packet,
         )
 
     def _column(self, key: str) -> NDArray[np.int64]:
@@ -166,7 +174,7 @@ class Events:
         if not self._flows:
             return np.zeros((0, 2), np.int64)
         ids = np.concatenate([numbers for _, numbers in self._flows])
-        at = slices.of_packets(np.concatenate([packets for packets, _ in self._flows]))
+        at = slices.of_packet[np.concatenate([packets for packets, _ in self._flows])]
         ids, at = ids[at >= 0], at[at >= 0]
         order = np.lexsort((at, ids))
         ids, at = ids[order], at[order]
@@ -188,13 +196,17 @@ class Events:
     ) -> dict[str, tuple[I64, NDArray[np.generic], bool]]:
         """By key: slices, values, and whether those are numbers of texts."""
         found: dict[tuple[str, bool], list[tuple[I64, NDArray[np.generic]]]] = defaultdict(list)
+        known = texts.known
         for (life, key, value), parts in self._arguments.items():
             is_text = value in (p.STRING, p.STRING_TEXT)
-            name = texts.name(p.KEYS, life, key)
+            name = key.decode(errors="replace") if isinstance(key, bytes) else ""
+            if isinstance(key, int):
+                (number,) = texts.find(p.KEYS, np.array([life << LIFE_SHIFT | key])).tolist()
+                name = known[number] if number >= 0 else ""
             for packets, values in parts:
                 if is_text:
                     values = texts.find(p.STRINGS, values.astype(np.int64))
-                found[name, is_text].append((slices.of_packets(packets), values))
+                found[name, is_text].append((slices.of_packet[packets], values))
         out = {}
         for (name, is_text), columns in found.items():
             at = np.concatenate([column[0] for column in columns])
@@ -243,11 +255,12 @@ class Events:
             values = group.numbers(hole).view(np.float64)
         else:
             return
+        if (lives == lives[0]).all():
+            self._arguments[int(lives[0]), hole.key, field].append((packets, values))
+            return
         for life in np.unique(lives).tolist():
             mine = lives == life
-            whole = bool(mine.all())
-            part = (packets, values) if whole else (packets[mine], values[mine])
-            self._arguments[life, hole.key, field].append(part)
+            self._arguments[life, hole.key, field].append((packets[mine], values[mine]))
 
     @staticmethod
     def _constant(group: Group, field: int) -> int:

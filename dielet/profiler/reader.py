@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dielet.errors import DamagedFile, MissingFile
 from dielet.profiler import perfetto as p
 from dielet.profiler.columns import Events, Texts
-from dielet.profiler.scan import Buffer, Group, Shapes, fields, split
+from dielet.profiler.scan import Buffer, Group, Shapes, fields, records, split
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -29,7 +29,9 @@ _SHAPES = Shapes(
 )  # fmt: skip
 _COMPRESSED = bytes((p.COMPRESSED << 3 & 127 | 2 | 128, p.COMPRESSED >> 4))
 _OTHERS = (p.INTERNED, p.TRACK_DESCRIPTOR, p.ATTRIBUTES, p.DEFAULTS)
-_MOST_UNPACKED = 64 << 20
+_MOST_UNPACKED = 64 << 20  # bytes that one compressed packet may become
+_UNPACKED_RUN = 32 << 20  # bytes of unpacked packets that are read together
+_LARGE_TABLE = 2000  # bytes of texts from which it pays to read them in columns
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ class _Reader:
     def read(self, data: Buffer) -> Trace:
         for buffer, starts, lengths in self._runs(data):
             self._take(buffer, starts, lengths)
-        slices = self.events.slices(self.texts)
+        slices = self.events.slices(self.texts, self._packets)
         return Trace(
             attributes=self.attributes,
             tracks=self.tracks,
@@ -148,32 +150,43 @@ class _Reader:
 
     def _runs(self, data: Buffer) -> Iterator[tuple[Buffer, I64, I64]]:
         """Runs of packets in order, with the insides of compressed ones in their places."""
-        starts, lengths, cut = split(data.data)
+        starts, lengths, cut = split(data)
         self.truncated |= cut
-        long = lengths > 1
-        first = np.zeros(len(starts), bool)
-        first[long] = (data[starts[long]] == _COMPRESSED[0]) & (
+        long = np.flatnonzero(lengths > 1)
+        is_compressed = np.zeros(len(starts), bool)
+        is_compressed[long] = (data[starts[long]] == _COMPRESSED[0]) & (
             data[starts[long] + 1] == _COMPRESSED[1]
         )
         begin = 0
-        for place in [*np.flatnonzero(first).tolist(), len(starts)]:
-            if place > begin:
+        inside: list[bytes] = []  # what has been unpacked since the last plain packet
+        for place in [*np.flatnonzero(is_compressed).tolist(), len(starts)]:
+            if place > begin or sum(map(len, inside)) > _UNPACKED_RUN:
+                yield from self._unpacked_runs(inside)
+                inside = []
                 yield data, starts[begin:place], lengths[begin:place]
             begin = place + 1
             if place < len(starts):
                 packet = data[starts[place] : starts[place] + lengths[place]].tobytes()
-                for number, body in fields(packet):
-                    if number == p.COMPRESSED and isinstance(body, bytes):
-                        yield from self._runs(_unpacked(body))
+                inside += [_unpacked(body) for number, body in fields(packet)
+                           if number == p.COMPRESSED and isinstance(body, bytes)]  # fmt: skip
+        yield from self._unpacked_runs(inside)
+
+    def _unpacked_runs(self, inside: list[bytes]) -> Iterator[tuple[Buffer, I64, I64]]:
+        if inside:
+            yield from self._runs(np.frombuffer(b"".join(inside), np.uint8))
 
     def _take(self, data: Buffer, starts: I64, lengths: I64) -> None:
+        if not len(starts):
+            return
         groups = list(_SHAPES.groups(data, starts, lengths))
         lives = self._lives_of(groups, len(starts))
+        tables = self._name_tables(data, starts, groups, lives)
         others = [
             (int(place), group.rows[row])
             for group in groups
             if any(group.has(number) for number in _OTHERS)
             for row, place in enumerate(group.places)
+            if int(place) not in tables
         ]
         for place, packet in sorted(others, key=lambda other: other[0]):
             for number, body in fields(packet.tobytes()):
@@ -185,6 +198,30 @@ class _Reader:
                     group, self._packets + group.places, lives[group.places], self.texts
                 )
         self._packets += len(starts)
+
+    def _name_tables(self, data: Buffer, starts: I64, groups: list[Group], lives: I64) -> set[int]:
+        """Take in the packets that only name events, and many; which they are."""
+        taken: set[int] = set()
+        entries: list[tuple[I64, I64, int]] = []
+        for group in groups:
+            hole = group.find(p.INTERNED)
+            if hole is None or hole.width < _LARGE_TABLE or group.has(*EVENT):
+                continue
+            for place in group.places.tolist():
+                begin = int(starts[place]) + hole.offset
+                at, lengths, end = records(data[begin : begin + hole.width], p.NAMES << 3 | 2, 8)
+                if end == hole.width:
+                    taken.add(place)
+                    entries.append((at + begin, lengths, int(lives[place])))
+        if entries:
+            self.texts.define_all(
+                p.NAMES,
+                data,
+                np.concatenate([entry[0] for entry in entries]),
+                np.concatenate([entry[1] for entry in entries]),
+                np.concatenate([np.full(len(entry[0]), entry[2]) for entry in entries]),
+            )
+        return taken
 
     def _lives_of(self, groups: list[Group], count: int) -> I64:
         """Per packet: which life of its sequence's state it is in; clearing begins a new one."""
@@ -263,7 +300,7 @@ def _int(value: int | bytes | None) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _unpacked(body: bytes) -> Buffer:
+def _unpacked(body: bytes) -> bytes:
     try:
         tool = zlib.decompressobj(wbits=47)  # zlib or gzip
         out = tool.decompress(body, _MOST_UNPACKED)
@@ -271,4 +308,4 @@ def _unpacked(body: bytes) -> Buffer:
         raise DamagedFile(f"a compressed packet is damaged ({error})") from None
     if tool.unconsumed_tail:
         raise DamagedFile(f"a compressed packet holds more than {_MOST_UNPACKED} bytes")
-    return np.frombuffer(out, np.uint8)
+    return out

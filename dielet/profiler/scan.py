@@ -6,6 +6,7 @@ varints are.  One of them is walked field by field; its shape is then a mask ove
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -34,31 +35,57 @@ def read_varint(data: Buffer | memoryview | bytes, at: int, end: int) -> tuple[i
     raise DamagedFile(f"the trace is damaged: a number at byte {at} has no end")
 
 
-def split(data: memoryview) -> tuple[I64, I64, bool]:
+def split(data: Buffer) -> tuple[I64, I64, bool]:
     """(starts, lengths) of the packets of a file, and whether the last one is cut off."""
-    starts, lengths = [], []
-    at, end = 0, len(data)
-    while at < end:
-        if data[at] != 0x0A:
-            raise DamagedFile(
-                f"not a Perfetto trace, or a damaged one: byte {at} is {data[at]:#04x} where a "
-                "packet (0x0a) should begin"
-            )
-        if at + 1 < end and (length := data[at + 1]) < 128:
-            at += 2
+    starts, lengths, end = records(data, 0x0A, 0x40)
+    if end < len(data) and data[end] != 0x0A:
+        raise DamagedFile(
+            f"not a Perfetto trace, or a damaged one: byte {end} is {int(data[end]):#04x} where a "
+            "packet (0x0a) should begin"
+        )
+    return starts, lengths, end < len(data)
+
+
+def records(data: Buffer, tag: int, first: int) -> tuple[I64, I64, int]:
+    """(starts, lengths) of records {tag, length, body} in a row, and where the row ends.
+
+    first: what most bodies begin with.  Places that look like such a record are found all at
+    once; that they follow one another is then checked, and walked where it is not so.
+    """
+    at = np.flatnonzero(data[: max(len(data) - 3, 0)] == tag)
+    low, high = data[at + 1], data[at + 2]
+    long = (low >= 128) & (high < 128) & (data[at + 3] == first)
+    likely = ((low < 128) & (high == first)) | long
+    at, low, high, long = at[likely], low[likely], high[likely], long[likely]
+    lengths = np.where(long, (low & 127) | high.astype(np.int64) << 7, low).astype(np.int64)
+    starts = at + np.where(long, 3, 2)
+    ends = starts + lengths
+    breaks = [*np.flatnonzero(ends[:-1] != at[1:]).tolist(), len(at) - 1]
+    parts: list[tuple[I64, I64]] = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
+    place = known = 0  # the next byte; the first of the likely places that is not before it
+    while place < len(data) and data[place] == tag:
+        if known < len(at) and at[known] == place:
+            last = breaks[bisect_left(breaks, known)]
+            last -= int(ends[last] > len(data))
+            if last < known:
+                break
+            parts.append((starts[known : last + 1], lengths[known : last + 1]))
+            place, known = int(ends[last]), last + 1
         else:
             try:
-                length, at = read_varint(data, at + 1, end)
+                length, begin = read_varint(data, place + 1, len(data))
             except DamagedFile:
                 break
-        if at + length > end:
-            break
-        starts.append(at)
-        lengths.append(length)
-        at += length
-    else:
-        return np.array(starts, np.int64), np.array(lengths, np.int64), False
-    return np.array(starts, np.int64), np.array(lengths, np.int64), True
+            if begin + length > len(data):
+                break
+            parts.append((np.array([begin]), np.array([length])))
+            place = begin + length
+        known += int(np.searchsorted(at[known:], place))
+    return (
+        np.concatenate([part[0] for part in parts]),
+        np.concatenate([part[1] for part in parts]),
+        place,
+    )
 
 
 @dataclass(frozen=True)
@@ -106,8 +133,10 @@ class Group:
 
     def texts(self, hole: Hole) -> list[bytes]:
         """The values of a field with a length."""
+        if hole.width == 0:
+            return [b""] * len(self.rows)
         part = np.ascontiguousarray(self.rows[:, hole.offset : hole.offset + hole.width])
-        return [row.tobytes() for row in part]
+        return part.view(f"V{hole.width}")[:, 0].tolist()
 
 
 class Shapes:

@@ -151,7 +151,7 @@ def test_a_cut_file_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
 
 
 def packet_starts(data: bytes) -> list[int]:
-    starts, _, _ = split(memoryview(data))
+    starts, _, _ = split(np.frombuffer(data, np.uint8))
     return [int(start) - 2 - (data[start - 2] > 127) for start in starts]
 
 
