@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from dielet.formats.packed import PANEL
 from dielet.graph import activation_group
 from dielet.program.commands.entry import ITEM_SIZE
-from dielet.program.memory import Arena, aligned
+from dielet.program.memory import LINE, Arena, aligned
 from dielet.program.types import Operand, Region
 
 ROW_TILE = 16
+ALIAS = 2048  # rows this many bytes apart, or a multiple, compete for few sets of the cache
 
 
 @dataclass(frozen=True)
@@ -53,16 +54,20 @@ def make_buffer(space: str, arena: Arena, rows: int, columns: int, fmt: str) -> 
     width = aligned(columns, PANEL)
     group = activation_group(fmt)
     room = 1 if rows == 1 else aligned(rows, ROW_TILE)  # kernels work on tiles of rows
+    spread = space != "io"  # what the host fills and reads stays one plain array
     if not group:
-        return Buffer(space, rows, columns, {"": _part(arena, room, width, fmt, 1)})
+        return Buffer(space, rows, columns, {"": _part(arena, room, width, fmt, 1, spread)})
     parts = {
-        "": _part(arena, room, width, "s8", 1),
+        "": _part(arena, room, width, "s8", 1, spread),
         "_scale": _part(arena, room, width, "f32", group),
         "_sum": _part(arena, room, width, "i32", group),
     }
     return Buffer(space, rows, columns, parts)
 
 
-def _part(arena: Arena, rows: int, width: int, dtype: str, per: int) -> Part:
+def _part(arena: Arena, rows: int, width: int, dtype: str, per: int, spread: bool = False) -> Part:
+    """An array of `rows`; `spread` keeps the same columns of its rows out of one cache set."""
     stride = width // per * ITEM_SIZE[dtype]
+    if spread and rows > 1 and stride % ALIAS == 0:
+        stride += 2 * LINE
     return Part(arena.take(rows * stride), stride, dtype, per)
