@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 
 from dielet.program.commands import ENTRIES
 from dielet.program.types import READ_ONLY, Command, Program, Region, Wait
@@ -44,22 +45,92 @@ def synchronise(program: Program) -> Program:
 
 def dependencies(commands: tuple[Command, ...]) -> list[set[int]]:
     """For each command, the earlier ones that it must follow: shared bytes, one of them writing."""
-    live: dict[str, list[tuple[int, Region, bool]]] = {}
+    live: dict[str, _Live] = {}
     deps: list[set[int]] = []
     for number, command in enumerate(commands):
         found: set[int] = set()
         mine = accesses(command)
         for region, writes in mine:
-            for other, theirs, wrote in live.get(region.space, ()):
-                if (writes or wrote) and other not in found and region.overlaps(theirs):
-                    found.add(other)
+            if region.space in live:
+                live[region.space].find(region, writes, found)
         for region, writes in mine:
-            bucket = live.setdefault(region.space, [])
+            bucket = live.setdefault(region.space, _Live())
             if writes:  # what this write covers is ordered through it from now on
-                bucket[:] = [a for a in bucket if a[0] == number or not region.covers(a[1])]
-            bucket.append((number, region, writes))
+                bucket.cover(region, number)
+            bucket.add(number, region, writes)
         deps.append(found)
     return deps
+
+
+class _Live:
+    """The accesses to one address space that a later one may have to follow.
+
+    Candidates are found by the bytes from first to last, all at once, and then looked at.
+    """
+
+    def __init__(self) -> None:
+        self._begin = np.empty(64, np.int64)
+        self._end = np.empty(64, np.int64)  # 0 for accesses that are gone
+        self._entries: list[tuple[int, Region, bool]] = []
+        self._gone = 0
+
+    def add(self, number: int, region: Region, writes: bool) -> None:
+        n = len(self._entries)
+        if n == len(self._begin):
+            self._make_room()
+            n = len(self._entries)
+        self._begin[n], self._end[n] = region.offset, region.end
+        self._entries.append((number, region, writes))
+
+    def find(self, region: Region, writes: bool, found: set[int]) -> None:
+        """Add to `found` the commands whose accesses clash with this one."""
+        for at in self._near(region):
+            number, other, wrote = self._entries[at]
+            if (writes or wrote) and number not in found and region.overlaps(other):
+                found.add(number)
+
+    def cover(self, region: Region, number: int) -> None:
+        """Forget the accesses of earlier commands of which `region` has every byte.
+
+        In memories that buffers pass through, also the bytes that it has of an access.
+        """
+        trim = "." in region.space and _solid(region)
+        rests: list[tuple[int, Region, bool]] = []
+        for at in self._near(region):
+            other, old, wrote = self._entries[at]
+            covered = region.covers(old)
+            if other == number or not (covered or (trim and _solid(old))):
+                continue
+            self._end[at] = 0
+            self._gone += 1
+            for lo, hi in ((old.offset, region.offset), (region.end, old.end)):
+                if lo < hi and not covered:
+                    rests.append((other, Region(old.space, lo, 1, hi - lo, hi - lo), wrote))
+        for rest in rests:
+            self.add(*rest)
+
+    def _near(self, region: Region) -> list[int]:
+        n = len(self._entries)
+        near = (self._begin[:n] < region.end) & (self._end[:n] > region.offset)
+        found: list[int] = near.nonzero()[0].tolist()
+        return found
+
+    def _make_room(self) -> None:
+        """Close the gaps if they are many, else double the room."""
+        n = len(self._entries)
+        if self._gone * 2 < n:
+            for name in ("_begin", "_end"):
+                setattr(self, name, np.concatenate([getattr(self, name), np.empty(n, np.int64)]))
+            return
+        kept = (self._end[:n] > 0).nonzero()[0]
+        self._begin[: len(kept)], self._end[: len(kept)] = self._begin[kept], self._end[kept]
+        self._entries = [self._entries[at] for at in kept.tolist()]
+        self._gone = 0
+
+
+def _solid(region: Region) -> bool:
+    """Whether a region has all bytes from its first to its last."""
+    return region.rows == 1 or region.stride == region.width
 
 
 def _needed_waits(program: Program, deps: list[set[int]]) -> list[list[int]]:
