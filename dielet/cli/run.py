@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dielet.cli.console import Console, table
@@ -17,7 +19,9 @@ from dielet.cli.speak import answer_object, receipt_lines, speak
 from dielet.errors import DieletError, UsageError
 
 if TYPE_CHECKING:
+    from dielet.generate.answer import Result
     from dielet.generate.session import Model
+    from dielet.profiler import Session
 
 HELP = "answer a prompt, or chat"
 
@@ -32,12 +36,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt; - reads it from stdin")
     parser.add_argument("--threads", type=int, metavar="N", help="workers; default: one per core")
+    parser.add_argument(
+        "--profile", nargs="?", const=".", metavar="DIR",
+        help="leave a trace of every command in DIR; default: here",
+    )  # fmt: skip
     add_sampling(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
     if (args.model is None) == (args.model_dir is None):
-        raise UsageError("give one model: dielet run MODEL, or dielet run -d MODEL")
+        took = args.model is None and args.profile not in (None, ".")
+        hint = f"; --profile took {args.profile} for its directory" if took else ""
+        raise UsageError(f"give one model: dielet run MODEL, or dielet run -d MODEL{hint}")
     if args.prompt is None and console.as_json:
         raise UsageError("--json answers one prompt; give it with -p (-p - reads stdin)")
     options: dict[str, Any] = {
@@ -46,16 +56,36 @@ def run(args: argparse.Namespace, console: Console) -> int:
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
     with open_model(args.model or args.model_dir, console, args.threads) as model:
         warn_of_no_effect(model, options, console)
-        if prompt is None:
-            return chat(model, options, console)
-        return answer(model, prompt, options, console)
+        with profiled(args.profile, console) as session:
+            if prompt is None:
+                return chat(model, options, console)
+            result = speak(model.stream(prompt, **options), console)
+        return report(result, session, console)
 
 
-def answer(model: Model, prompt: str, options: dict[str, Any], console: Console) -> int:
-    """Stream one answer; with --json, the object.  The exit code."""
-    result = speak(model.stream(prompt, **options), console)
+@contextmanager
+def profiled(folder: str | None, console: Console) -> Iterator[Session | None]:
+    """Profile the block into `folder`, if there is one, and say where the trace is."""
+    if folder is None:
+        yield None
+        return
+    from dielet.profiler import Session
+
+    session = Session(folder)
+    try:
+        with session:
+            yield session
+    finally:
+        if session.files:
+            console.note(f"\nprofile: {session.files[0]} (open it at https://ui.perfetto.dev)")
+            console.detail(str(session.summary()))
+
+
+def report(result: Result, session: Session | None, console: Console) -> int:
+    """The receipt of an answer; with --json, the object.  The exit code."""
     if console.as_json:
-        console.result(answer_object(result))
+        files = {} if session is None else {"profile": [str(path) for path in session.files]}
+        console.result(answer_object(result) | files)
     elif console.verbosity >= 0:
         console.note("\n" + table(receipt_lines(result.receipt)))
     return INTERRUPTED if result.finish_reason == "cancelled" else 0
