@@ -30,11 +30,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the model directory to write; a link is followed",
     )  # fmt: skip
     parser.add_argument(
-        "--device", default="host", metavar="NAME|PATH.toml", help="default: host, this machine"
-    )
+        "--device", type=place, default="host", metavar="NAME|PATH.toml",
+        help="default: host, this machine",
+    )  # fmt: skip
     parser.add_argument("--chiplets", type=int, metavar="N", help="default: as the device has")
     parser.add_argument("--weights", choices=("bf16", "int8", "int4"), help="number format")
     parser.add_argument("--group", type=int, metavar="32|64|128", help="weights per scale")
+    parser.add_argument(
+        "--minimum", action=argparse.BooleanOptionalAction, default=None,
+        help="an offset beside the scale; default: int4 has one, int8 has not",
+    )  # fmt: skip
     parser.add_argument(
         "--max-seq-len", type=int, metavar="N",
         help="prompt and answer together; default: the model's, at most 8192",

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from dielet.cli.console import Console, duration, table
+from dielet.cli.parser import place
 from dielet.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,8 +17,9 @@ HELP = "list and show devices; measure this machine"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "name", nargs="?", metavar="NAME|PATH.toml", help="show this one with all its figures"
-    )
+        "name", nargs="?", type=place, metavar="NAME|PATH.toml",
+        help="show this one with all its figures",
+    )  # fmt: skip
     parser.add_argument(
         "--calibrate", action="store_true",
         help="measure the host by single commands, never by a model; takes a minute",

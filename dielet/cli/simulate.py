@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dielet.cli.console import Console, duration, size, table
+from dielet.cli.parser import place
 from dielet.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,11 +20,12 @@ HELP = "predict the speed of a model on a described device"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "model", metavar="DIR|SRC|config.json", help="a model; weights are not needed"
+        "model", type=place, metavar="DIR|SRC|config.json", help="a model; weights are not needed"
     )
     parser.add_argument(
-        "--device", default="rebel100", metavar="NAME|PATH.toml", help="default: rebel100"
-    )
+        "--device", type=place, default="rebel100", metavar="NAME|PATH.toml",
+        help="default: rebel100",
+    )  # fmt: skip
     parser.add_argument("--prompt-tokens", type=int, default=128, metavar="N", help="default: 128")
     parser.add_argument("--new-tokens", type=int, default=128, metavar="N", help="default: 128")
     parser.add_argument(
@@ -51,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> None:
     from dielet.simulator import simulate
-    from dielet.simulator.model import open_source
+    from dielet.simulator.model import Lowered, open_source
     from dielet.simulator.sweep import parse_settings, sweep
 
     options = _options(args)
@@ -62,6 +64,8 @@ def run(args: argparse.Namespace, console: Console) -> None:
     source = open_source(args.model, options)
     device = _device(args.device, console)
 
+    lowered: Lowered = {}
+
     def predict(changes: dict[str, str]) -> Prediction:
         return simulate(
             source,
@@ -71,6 +75,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
             batch=args.batch,
             threads=args.threads,
             changes=changes,
+            lowered=lowered,
         )
 
     if args.sensitivity:

@@ -76,7 +76,7 @@ def check_unicode(text: str, what: str) -> None:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         byte = "\udc80" <= text[error.start] <= "\udcff"
-        bad = "a byte that is not UTF-8" if byte else "half a character (surrogate)"
+        bad = "a byte that could not be decoded" if byte else "half a character (surrogate)"
         raise UsageError(
             f"{what} has {bad} at position {error.start}; give valid Unicode text"
         ) from None

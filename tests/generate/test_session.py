@@ -423,7 +423,7 @@ def test_the_hash_is_of_the_logits_that_gave_the_last_token():
         ("hi", {"raw": True, "thinking": False}, "thinking needs the chat template"),
         ("hi", {"stop": [""]}, "a stop string needs at least one character"),
         ("hi \ud83d", {}, "the prompt has half a character (surrogate) at position 3"),
-        ("hi \udcff", {}, "the prompt has a byte that is not UTF-8 at position 3"),
+        ("hi \udcff", {}, "the prompt has a byte that could not be decoded at position 3"),
         ("hi", {"system": "x\ud83d"}, "the system message has half a character (surrogate) at p"),
         (
             [{"role": "user", "content": "ok"}, {"role": "user", "content": "x\ud83d"}],
