@@ -9,6 +9,9 @@ from dielet.errors import UsageError
 from dielet.formats.packed import GROUPS, Kind, WeightFormat
 
 DEFAULT_GROUP = {"int8": 128, "int4": 32}
+# With 16 levels a group's own offset halves what is lost of the model; with 256 it buys nothing
+# (docs/accuracy.md).
+DEFAULT_MINIMUM = {"int8": False, "int4": True}
 
 
 class Stored(Protocol):
@@ -29,7 +32,12 @@ def default_weights(linears: Mapping[str, Stored]) -> str:
 
 
 def choose_format(
-    name: str, source: Stored, weights: str, group: int | None, table: bool = False
+    name: str,
+    source: Stored,
+    weights: str,
+    group: int | None,
+    minimum: bool | None = None,
+    table: bool = False,
 ) -> WeightFormat:
     """The format for one linear; for a `table` (embedding, head) int4 means int8 unless exact.
 
@@ -38,7 +46,8 @@ def choose_format(
     kinds: tuple[Kind, ...] = ("int4", "int8") if table and weights == "int4" else ()
     for asked in (*kinds, weights):
         for exact in source.exact_formats:
-            if exact.kind == asked and group in (None, exact.group):
+            asked_for = group in (None, exact.group) and minimum in (None, exact.minimum)
+            if exact.kind == asked and asked_for:
                 return exact
     if weights == "bf16":
         return WeightFormat("bf16")
@@ -55,4 +64,4 @@ def choose_format(
         raise UsageError(
             f"{name} has {source.K} inputs, no multiple of 32; only --weights bf16 can hold it"
         )
-    return WeightFormat(kind, max(fitting))
+    return WeightFormat(kind, max(fitting), DEFAULT_MINIMUM[kind] if minimum is None else minimum)

@@ -23,6 +23,7 @@ class CompileOptions:
     chiplets: parts that a device's share of the model is divided into.  num_devices: devices that
     the model is divided over first.  partition: the plan of the division, if not the device's own.
     group: weights that share a scale.
+    minimum: whether a group has an offset of its own; by default int4 has and int8 has not.
     max_seq_len: longest sequence, in tokens; a multiple of 32.  prefill_chunk: tokens per prefill
     program.  kv_ladder: KV capacities with a program each; the last one is max_seq_len.
     batch_sizes: sequences that one decode program takes, each with programs of its own; 1 is
@@ -36,6 +37,7 @@ class CompileOptions:
     partition: str | None = None
     weights: str | None = None
     group: int | None = None
+    minimum: bool | None = None
     max_seq_len: int | None = None
     prefill_chunk: int = 128
     kv_ladder: tuple[int, ...] | None = None
@@ -49,6 +51,8 @@ class CompileOptions:
         if self.group is not None and self.weights == "bf16":
             raise UsageError(f"group {self.group} goes with int8 or int4 weights; bf16 has none")
         _one_of("partition", self.partition, PLANS)
+        if self.minimum is not None and self.weights == "bf16":
+            raise UsageError("minimum goes with int8 or int4 weights; bf16 has none")
         _in_range("chiplets", self.chiplets, 1, 64)
         _in_range("num_devices", self.num_devices, 1, 64)
         _in_range("layers", self.layers, 1, 1 << 10)

@@ -193,13 +193,13 @@ def _formats(
     """The format of every linear and of the embedding; a tied head has the embedding's."""
     linears = {n.params[0]: tensors[n.params[0]] for n in graph.nodes if n.op == "linear"}
     weights = options.weights or default_weights(linears)
-    group = options.group
-    formats = {name: choose_format(name, t, weights, group) for name, t in linears.items()}
-    formats[EMBEDDING] = choose_format(EMBEDDING, tensors[EMBEDDING], weights, group, table=True)
+    group, minimum = options.group, options.minimum
+    formats = {name: choose_format(name, t, weights, group, minimum) for name, t in linears.items()}
+    formats[EMBEDDING] = choose_format(EMBEDDING, tensors[EMBEDDING], weights, group, minimum, True)
     formats[HEAD_PARAMETER] = (
         formats[EMBEDDING]
         if spec.tied
-        else choose_format(HEAD_PARAMETER, tensors[HEAD_PARAMETER], weights, group, table=True)
+        else choose_format(HEAD_PARAMETER, tensors[HEAD_PARAMETER], weights, group, minimum, True)
     )
     return formats, weights
 

@@ -191,7 +191,10 @@ def test_the_checkpoint_decides_when_nobody_asked() -> None:
     assert default_weights({"a": Fake(64)}) == "bf16"
     assert choose_format("a", Fake(64, "int4g32m", "int8g32m"), "int8", None).name == "int8g32m"
     assert choose_format("a", Fake(576), "int8", None).name == "int8g64"
-    assert choose_format("a", Fake(2048), "int4", None).name == "int4g32"
+    assert choose_format("a", Fake(2048), "int4", None).name == "int4g32m"
+    assert choose_format("a", Fake(2048), "int4", 64, False).name == "int4g64"
+    assert choose_format("a", Fake(64, "int4g32"), "int4", None).name == "int4g32"
+    assert choose_format("a", Fake(64, "int4g32"), "int4", None, True).name == "int4g32m"
     assert choose_format("e", Fake(2048), "int4", None, table=True).name == "int8g128"
     assert choose_format("e", Fake(64, "int4g32"), "int4", None, table=True).name == "int4g32"
     with pytest.raises(UsageError, match="no multiple of 32"):
