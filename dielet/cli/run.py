@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt; - reads it from stdin")
     parser.add_argument("--threads", type=int, metavar="N", help="workers; default: one per core")
     parser.add_argument(
-        "--profile", nargs="?", const=".", metavar="DIR",
+        "--profile", nargs="?", const=".", type=place, metavar="DIR",
         help="leave a trace of every command in DIR; default: here",
     )  # fmt: skip
     add_sampling(parser)

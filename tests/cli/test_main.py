@@ -45,6 +45,7 @@ def test_every_command_has_the_common_options(dielet, capsys, command):
         (["compile", "m", "-o", ""], "argument -o/--out: it is empty"),
         (["run", ""], "argument MODEL: it is empty"),
         (["explain", ""], "argument DIR: it is empty"),
+        (["run", "m", "--profile", ""], "argument --profile: it is empty"),
         (["simulate", ""], "it is empty"),
         (["compile", "m", "-o", "d", "--device", ""], "argument --device: it is empty"),
         (["run", "m", "--temprature", "1"], "unknown option --temprature; did you mean --temper"),
