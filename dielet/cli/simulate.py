@@ -154,11 +154,12 @@ def _show_sweep(swept: Sweep, args: argparse.Namespace, console: Console) -> Non
         Path(args.csv).write_text(swept.csv())
     if args.plot:
         Path(args.plot).write_text(swept.svg())
-    points = [
-        {"set": dict(zip(swept.names, point.values, strict=True)), **point.prediction.to_dict()}
-        for point in swept.points
-    ]
-    console.result({"device": swept.points[0].prediction.device.name, "points": points})
+    if console.as_json:
+        points = [
+            {"set": dict(zip(swept.names, p.values, strict=True)), **p.prediction.to_dict(False)}
+            for p in swept.points
+        ]
+        console.result({"device": swept.points[0].prediction.device.name, "points": points})
     console.out(swept.table())
 
 

@@ -4,6 +4,7 @@ one command per node and chiplet."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from dielet.devices import Device
 from dielet.formats.packed import PANEL, WeightFormat
@@ -130,8 +131,8 @@ class Lowering:
     ) -> None:
         queue = Queue(chiplet, self.device.engine_of(kind))
         number = self.queues.setdefault(queue, len(self.queues))
-        order = ENTRIES[kind].operand_order()
-        operands.sort(key=lambda operand: order.index(operand.role))
+        order = _order(kind)
+        operands.sort(key=lambda operand: order[operand.role])
         part = self._part_of(chiplet, path)
         self.commands.append(Command(kind, number, path, part, tuple(operands), attrs))
         self.groups.append(group)
@@ -320,6 +321,12 @@ class Lowering:
             Operand("k_cache", kv.region(layer, False, lo, hi, capacity), "bf16"),
             Operand("v_cache", kv.region(layer, True, lo, hi, capacity), "bf16"),
         ]
+
+
+@cache
+def _order(kind: str) -> dict[str, int]:
+    """The place of each operand of a command by its role."""
+    return {role: place for place, role in enumerate(ENTRIES[kind].operand_order())}
 
 
 def _inner(path: str) -> str:

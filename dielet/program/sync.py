@@ -54,7 +54,9 @@ def dependencies(commands: tuple[Command, ...]) -> list[set[int]]:
             if region.space in live:
                 live[region.space].find(region, writes, found)
         for region, writes in mine:
-            bucket = live.setdefault(region.space, _Live())
+            if region.space not in live:
+                live[region.space] = _Live()
+            bucket = live[region.space]
             if writes:  # what this write covers is ordered through it from now on
                 bucket.cover(region, number)
             bucket.add(number, region, writes)
@@ -147,7 +149,7 @@ def _needed_waits(program: Program, deps: list[set[int]]) -> list[list[int]]:
             queue = program.commands[source].queue
             if at[source] > known[queue]:
                 chosen.append(source)
-                known = [max(a, b) for a, b in zip(known, after[source], strict=True)]
+                known = list(map(max, known, after[source]))
         position[command.queue] += 1
         at.append(position[command.queue])
         known[command.queue] = at[number]

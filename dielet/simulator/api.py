@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dielet.checkpoint.spec import ModelSpec
 from dielet.devices import Device, load_device
 from dielet.image import CompileOptions
-from dielet.simulator.model import Programs, Source, configured, open_source, spec_source
+from dielet.simulator.model import Lowered, Programs, Source, configured, open_source, spec_source
 from dielet.simulator.predict import Prediction, predict
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def simulate(
     batch: int = 1,
     threads: int | None = None,
     changes: Mapping[str, str] | None = None,
+    lowered: Lowered | None = None,
     **options: Any,
 ) -> Prediction:
     """Predict how fast `model` answers on `device`; nothing is executed and no weight is read.
@@ -34,7 +35,8 @@ def simulate(
     model: a loaded model, a model directory, a checkpoint, a config.json, or a spec.  batch:
     sequences decoded together.  threads: workers of a device whose chiplets share one memory.
     changes: figures of the device by their path ("memory.dram.bandwidth": "0.6 TB/s"), or compile
-    options by name, as `dielet simulate --set` takes them.  options: further compile options.
+    options by name, as `dielet simulate --set` takes them.  lowered: a dict to keep programs in
+    from call to call on one `Source`.  options: further compile options.
     """
     changes = dict(changes or {})
     given = {"prompt_tokens": prompt_tokens, "new_tokens": new_tokens, "batch": batch}
@@ -45,7 +47,7 @@ def simulate(
     source = _source(model, CompileOptions.of(**options))
     chosen = device if isinstance(device, Device) else load_device(str(device))
     source, chosen = configured(source, chosen, changes)
-    return predict(Programs(source, chosen), source.name, workers=threads, **given)
+    return predict(Programs(source, chosen, lowered), source.name, workers=threads, **given)
 
 
 def _source(model: Any, options: CompileOptions) -> Source:

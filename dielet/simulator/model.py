@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from dielet.checkpoint.names import EMBEDDING, HEAD
 from dielet.checkpoint.open import open_checkpoint, open_config
@@ -54,7 +57,7 @@ def open_source(src: str | Path, options: CompileOptions) -> Source:
 
     Options that a model directory settled are taken from it unless `options` says otherwise.
     """
-    path = Path(src).expanduser()
+    path = Path(os.path.expanduser(src))
     if (path / NAME).is_file():
         return _compiled(open_directory(path), options)
     try:
@@ -62,8 +65,10 @@ def open_source(src: str | Path, options: CompileOptions) -> Source:
         tensors: dict[str, Stored] = {n: checkpoint.tensor(n) for n in checkpoint.names()}
         return Source(checkpoint.spec, tensors, options)
     except (MissingFile, Unsupported):
-        random = RandomCheckpoint(open_config(src))  # no weights: the sizes are enough
-        return Source(random.spec, {n: random.tensor(n) for n in random.names()}, options)
+        spec = open_config(src)  # no weights: the sizes are enough
+        if path.suffix == ".json" and path.name != "config.json":
+            spec = msgspec.structs.replace(spec, name=path.stem)
+        return spec_source(spec, options)
 
 
 def spec_source(spec: ModelSpec, options: CompileOptions) -> Source:
@@ -95,23 +100,36 @@ def _compiled(files: ModelFiles, options: CompileOptions) -> Source:
     return Source(m.spec, tensors, replace(options, **open_))
 
 
-class Programs:
-    """The programs of a model for a device, lowered when they are first asked for."""
+Lowered = dict[object, tuple[Planner, dict[Shape, Program]]]
+"""Planners and programs by everything that they depend on."""
 
-    def __init__(self, source: Source, device: Device) -> None:
-        self.source = source
+
+class Programs:
+    """The programs of a model for a device, lowered when they are first asked for.
+
+    `lowered` keeps them over devices that differ in rates alone, which programs do not depend on.
+    """
+
+    def __init__(self, source: Source, device: Device, lowered: Lowered | None = None) -> None:
+        lowered = {} if lowered is None else lowered
+        key = (id(source.tensors), repr(source.options), _structure(device))
+        if key not in lowered:
+            lowered[key] = (self._plan(source, device), {})
+        self.planner, self._known = lowered[key]
+        self.device = replace(
+            device, devices=self.planner.device.devices, chiplets=self.planner.device.chiplets
+        )
+
+    @staticmethod
+    def _plan(source: Source, device: Device) -> Planner:
         options = source.options
 
         def replan(**changes: Any) -> Planner:
             return Planner(source.spec, source.tensors, replace(options, **changes), device)
 
-        self.planner = replan()
-        check_capacity(self.planner, replan)
-        self._known: dict[Shape, Program] = {}
-
-    @property
-    def device(self) -> Device:
-        return self.planner.device
+        planner = replan()
+        check_capacity(planner, replan)
+        return planner
 
     def find(self, shape: Shape) -> Program:
         if shape not in self._known:
@@ -123,6 +141,15 @@ class Programs:
     def head(self, rows: int) -> Shape:
         sizes = sorted({*self.planner.batch_sizes, HEAD_ROWS})
         return Shape("head", next(size for size in sizes if size >= rows))
+
+
+def _structure(device: Device) -> object:
+    """What of a device decides the programs for it."""
+    engines = [(name, e.commands, e.slots) for name, e in device.engine.items()]
+    sizes = [(name, memory.size) for name, memory in device.memory.items()]
+    links = sorted(device.link)
+    fixed = (device.name, device.devices, device.chiplets, device.partition)
+    return repr((fixed, device.shared_memory, engines, sizes, links))
 
 
 def configured(source: Source, device: Device, changes: Mapping[str, str]) -> tuple[Source, Device]:

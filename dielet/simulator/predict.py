@@ -173,9 +173,9 @@ class Prediction:
                     yield timing.execution(instance, sequence, workload, at, run)
                     at += timing.duration
 
-    def to_dict(self) -> dict[str, Any]:
-        """The object of `simulate --json`."""
-        return {
+    def to_dict(self, context: bool = True) -> dict[str, Any]:
+        """The object of `simulate --json`; `context` needs a program for every KV capacity."""
+        found = {
             "model": self.model,
             "device": self.device.name,
             "devices": self.device.devices,
@@ -189,8 +189,8 @@ class Prediction:
             "bound_by": self.bound_by,
             "bytes": self.bytes,
             "programs": self.programs(),
-            "context": self.context(),
         }
+        return {**found, "context": self.context()} if context else found
 
 
 def _described(timing: Timing) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from dielet.simulator.predict import Prediction
 def sensitivity(
     device: Device, changes: dict[str, str], predict: Callable[[dict[str, str]], Prediction]
 ) -> list[dict[str, Any]]:
-    """Every assumed figure with a unit, halved and doubled: ratios of the times, largest first."""
+    """Every assumed figure, halved and doubled: ratios of the times, the largest effect first."""
     base = predict(changes)
     found = []
     for figure in device.figures:
-        if figure.unit is None or not figure.assumed or figure.path in changes:
+        if not figure.assumed or figure.path in changes:
             continue
         row: dict[str, Any] = {"figure": figure.path, "value": str(figure)}
         for name, factor in (("half", "x0.5"), ("double", "x2")):

@@ -113,6 +113,9 @@ class DeviceSync(Entry):
     def params(self, c: Command) -> tuple[int, ...]:
         return ()
 
+    def units(self, c: Command, run: Run | None = None) -> int:
+        return 1
+
     def moved(self, c: Command, operand: Operand, run: Run | None) -> int:
         return 0
 
