@@ -43,6 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "is) or of the model (chiplets, partition, weights, prompt_tokens, batch, ...); with "
         "several values or names, every combination is tried",
     )  # fmt: skip
+    parser.add_argument(
+        "--profile", nargs="?", const=".", metavar="DIR",
+        help="leave a trace of every predicted command in DIR; default: here",
+    )  # fmt: skip
     parser.add_argument("--csv", metavar="FILE", help="write the combinations as CSV")
     parser.add_argument("--plot", metavar="FILE.svg", help="draw the combinations")
     parser.add_argument(
@@ -61,6 +65,8 @@ def run(args: argparse.Namespace, console: Console) -> None:
     several = any(len(values) > 1 for values in settings.values())
     if (args.csv or args.plot) and not settings:
         raise UsageError("--csv and --plot need something to vary: give --set NAME=VALUE,VALUE")
+    if args.profile is not None and (several or args.sensitivity):
+        raise UsageError("--profile draws one prediction; give --set one value per name")
     source = open_source(args.model, options)
     device = _device(args.device, console)
 
@@ -87,6 +93,15 @@ def run(args: argparse.Namespace, console: Console) -> None:
         _show_sweep(swept, args, console)
     else:
         _show_one(swept.points[0].prediction, console)
+    if args.profile is not None:
+        _write_profile(swept.points[0].prediction, args.profile, console)
+
+
+def _write_profile(p: Prediction, folder: str, console: Console) -> None:
+    from dielet.profiler.modelled import write_modelled
+
+    written = write_modelled([*p.executions()], p.device, folder, model=p.model)
+    console.note(f"\nprofile: {written.files[0]} (open it at https://ui.perfetto.dev)")
 
 
 def _device(name: str, console: Console) -> Device:

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from dielet.profiler.plan import Facts, Figures, Plan, Step
 from dielet.profiler.tracks import Track, Tracks
-from dielet.profiler.work import LINK
 from dielet.program.commands import ENTRIES
 from dielet.program.types import Program, Region
 
@@ -58,23 +57,25 @@ class Counters:
             for name, present in (
                 ("DRAM bytes in use", self._weights[chiplet] + self._kv[chiplet] > 0),
                 ("shared-memory bytes in use", bool(self._live[chiplet].any())),
-                ("DRAM GB/s", self._moves(chiplet, "dram")),
-                ("link GB/s", self._moves(chiplet, LINK)),
+                ("DRAM GB/s", self._moves(chiplet, link=False)),
+                ("link GB/s", self._moves(chiplet, link=True)),
             ):
                 if present:
                     track = tracks.counter(plan.place, chiplet, name)
                     self.counters.append(Counter(track, name == "DRAM bytes in use"))
                     self._series.append((name, chiplet))
 
-    def _moves(self, chiplet: int, memory: str) -> bool:
-        """Whether any command of `chiplet` moves bytes of `memory`."""
-        return any(
-            memory in facts.work.memories
-            and bool(facts.work.moved[:, mine, facts.work.memories.index(memory)].any())
-            for facts in self.plan.facts
-            if (mine := [n for n in range(len(facts.program.commands))
-                         if _chiplet(facts, n) == chiplet])
-        )  # fmt: skip
+    def _moves(self, chiplet: int, link: bool) -> bool:
+        """Whether any command of `chiplet` moves bytes of the DRAM, or over a link."""
+        for facts in self.plan.facts:
+            work = facts.work
+            mine = [n for n in range(len(facts.program.commands)) if _chiplet(facts, n) == chiplet]
+            if link and work.linked[:, mine].any():
+                return True
+            dram = work.memories.index("dram") if "dram" in work.memories else None
+            if not link and dram is not None and work.moved[:, mine, dram].any():
+                return True
+        return False
 
     def places(self, begin: I64, end: I64) -> I64:
         """int64 [steps, samples + 1]: the times of the samples, and the step's end."""
@@ -153,11 +154,11 @@ def weight_bytes(program: Program, chiplet: int) -> int:
 
 
 def kv_bytes(program: Program, chiplet: int) -> float:
-    """Bytes of cache per position that commands of `chiplet` read."""
+    """Bytes of cache per position that commands of `chiplet` use."""
     regions = {
         operand.region
         for command in program.commands
-        if command.kind == "attention" and program.queues[command.queue].chiplet == chiplet
+        if program.queues[command.queue].chiplet == chiplet
         for operand in command.operands
         if operand.region.space.split(".")[0] == "kv"
     }

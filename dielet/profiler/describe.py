@@ -8,6 +8,7 @@ from dielet.devices import Device
 from dielet.program.commands import ENTRIES
 from dielet.program.commands.entry import ITEM_SIZE
 from dielet.program.types import Command, Operand, Program
+from dielet.simulator.machine import Machine
 
 NEURAL_DMA = "Neural DMA"
 MOST_NAMED = 4  # commands waited for that are named; of more, the rest is counted
@@ -77,14 +78,21 @@ def format_of(command: Command) -> str:
     return {"s8": "int8", "i32": "int32"}.get(written[0], written[0]) if written else ""
 
 
-def places_of(command: Command, device: Device) -> str:
-    """From and to which memories: `dram, shared -> shared`."""
+def places_of(program: Program, command: Command, device: Device) -> str:
+    """From and to which memories: `dram, shared of chiplet 2 -> shared`."""
+    machine, chiplet = Machine(device), program.queues[command.queue].chiplet
     cost = ENTRIES[command.kind].cost(command)
-    sides = []
-    for roles in (cost.reads, cost.writes):
-        spaces = [o.region.space for o in command.operands if o.role in roles]
-        sides.append(", ".join(dict.fromkeys(_place(space, device) for space in spaces)))
-    return " -> ".join(sides)
+
+    def name(operand: Operand) -> str:
+        place = machine.place(operand.region, chiplet)
+        remote = device.local_memory and place.chiplet not in (-1, chiplet)
+        return place.memory + (f" of chiplet {place.chiplet}" if remote else "")
+
+    sides = (
+        dict.fromkeys(name(operand) for operand in command.operands if operand.role in roles)
+        for roles in (cost.reads, cost.writes)
+    )
+    return " -> ".join(map(", ".join, sides))
 
 
 def waited_for(program: Program, commands: tuple[int, ...], indices: list[int]) -> str:
@@ -96,11 +104,6 @@ def waited_for(program: Program, commands: tuple[int, ...], indices: list[int]) 
     ]
     rest = len(commands) - len(named)
     return ", ".join(named) + (f" and {rest} more" if rest else "")
-
-
-def _place(space: str, device: Device) -> str:
-    owner = space.partition(".")[2]
-    return device.memory_of(space) + (f" of chiplet {owner}" if owner else "")
 
 
 def _size(operand: Operand) -> str:

@@ -12,7 +12,7 @@ from dielet.profiler import perfetto as p
 from dielet.profiler.counters import Counters
 from dielet.profiler.describe import format_of, places_of, shape_of
 from dielet.profiler.plan import Piece, Plan, Step
-from dielet.profiler.template import Body, Field, Layout, NameTable, Template
+from dielet.profiler.template import Body, Field, Layout, NameTable, Rendered, Template
 from dielet.profiler.texts import Texts, Used
 from dielet.profiler.tracks import Track, Tracks
 from dielet.profiler.wire import Bytes, number
@@ -68,7 +68,7 @@ class Drawing:
                 for track in leaf.chain()
             )
         )
-        self._estimated = any(np.isfinite(f.work.peak_bytes).any() for f in plan.facts)
+        self._estimated = any(np.isfinite(f.work.peak_memories).any() for f in plan.facts)
         self._bound = self._estimated or all(run.bound is not None for run in sample.runs)
         self._tables: dict[tuple[int, bool], NameTable] = {}
         self._template = self._lay_out(time_width)
@@ -155,7 +155,7 @@ class Drawing:
         self._text(event, "kind", command.kind)
         self._text(event, "shape", shape_of(command))
         self._text(event, "format", format_of(command))
-        self._text(event, "memory", places_of(command, self.plan.place.device))
+        self._text(event, "memory", places_of(facts.program, command, self.plan.place.device))
         event.argument(key("bytes"), Field("bytes", place, BYTES))
         event.argument(key("MB/s"), Field("byte_rate", place, RATE))
         if facts.work.ops[:, piece.command].any():
@@ -200,11 +200,8 @@ class Drawing:
         times = np.concatenate([begin, end, starts, ends, places], axis=1) // 1000
         return Filled(steps, times, columns)
 
-    def render(self, filled: Filled, first_name: I64) -> tuple[Bytes, I64]:
-        """The events, uint8 [steps, bytes], and where each packet ends; see `Template.render`.
-
-        first_name: the number of each step's first name.
-        """
+    def render(self, filled: Filled, first_name: I64) -> Rendered:
+        """The events; first_name: the number of each step's first name."""
         names = first_name[:, None] + np.arange(len(self.names))
         return self._template.render(filled.times, {**filled.columns, "name": names})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -42,23 +42,44 @@ def numbered(slices: Iterable[HostSlice]) -> Iterator[tuple[HostSlice, int]]:
         seen[key] += 1
 
 
-def packets(
-    piece: HostSlice, index: int, merged: bool, name: int, track: Track, used: Used, width: int
+@dataclass(frozen=True)
+class HostEvent:
+    """The beginning or the end of a slice, in ps.  index: among the same work of its step."""
+
+    time: int
+    piece: HostSlice
+    index: int
+    is_end: bool
+
+
+def events(slices: Iterable[tuple[HostSlice, int]]) -> deque[HostEvent]:
+    """Beginnings and ends in order of time; of equal times the earlier slice's come first."""
+    found = []
+    for piece, index in slices:
+        found += [HostEvent(piece.start, piece, index, False)]
+        found += [HostEvent(piece.end, piece, index, True)]
+    return deque(sorted(found, key=lambda event: event.time))
+
+
+def begin_packet(
+    event: HostEvent, merged: bool, name: int, track: Track, used: Used, width: int
 ) -> bytes:
-    """The two packets of one slice, its name (number `name`) defined in the first."""
+    """The packet that begins a slice and defines its name, number `name`."""
+    piece = event.piece
     instance = piece.instance if merged else None
-    called = str(Name(piece.sequence, instance, None, piece.work, index))
-    on_track = number(p.TRACK, track.uuid)
-    event = number(p.TYPE, p.BEGIN) + on_track
-    event += number(p.CATEGORY, used.category(HOST)) + number(p.NAME, name)
-    begin = p.stateful(
-        number(p.TIMESTAMP, piece.start // 1000, width)
+    called = str(Name(piece.sequence, instance, None, piece.work, event.index))
+    body = number(p.TYPE, p.BEGIN) + number(p.TRACK, track.uuid)
+    body += number(p.CATEGORY, used.category(HOST)) + number(p.NAME, name)
+    return p.stateful(
+        number(p.TIMESTAMP, event.time // 1000, width)
         + text(p.INTERNED, text(p.NAMES, number(1, name) + text(2, called)))
-        + text(p.TRACK_EVENT, event)
+        + text(p.TRACK_EVENT, body)
     )
-    end = p.packet(
-        number(p.TIMESTAMP, piece.end // 1000, width)
+
+
+def end_packet(event: HostEvent, track: Track, width: int) -> bytes:
+    return p.packet(
+        number(p.TIMESTAMP, event.time // 1000, width)
         + number(p.SEQUENCE_ID, p.SEQUENCE)
-        + text(p.TRACK_EVENT, number(p.TYPE, p.END) + on_track)
+        + text(p.TRACK_EVENT, number(p.TYPE, p.END) + number(p.TRACK, track.uuid))
     )
-    return begin + end

@@ -23,7 +23,7 @@ from dielet.profiler.describe import (
     waited_for,
 )
 from dielet.profiler.tracks import Place, Track, Tracks
-from dielet.profiler.work import LINK, Peaks, Work
+from dielet.profiler.work import Peaks, Work
 from dielet.program.records import BOUNDS, Execution
 from dielet.program.types import Program
 
@@ -95,7 +95,7 @@ class Facts:
 class Figures:
     """Of every slice of several steps, [steps, slices]; f64 but for `nearest`.
 
-    moved: bytes read and written in memories; dram: those of the DRAM; linked: those that crossed
+    moved: bytes, as `Work.carried`; dram: read and written in the DRAM; linked: those that crossed
     a link.  least: seconds that the slice would have taken at the limit that is nearest to it,
     which is number `nearest` of BOUNDS.
     """
@@ -115,20 +115,19 @@ class RunFigures:
         def matrix(coefficients: F64) -> F64:
             return work.matrix(coefficients)[:, command] * share
 
-        memories = work.memories
-        columns = {name: work.moved[:, :, n] for n, name in enumerate(memories)}
-        nothing = np.zeros_like(work.ops)
+        columns = {name: work.moved[:, :, n] for n, name in enumerate(work.memories)}
         self._work = work
-        self._moved = matrix(work.moved[:, :, :-1].sum(axis=2))
-        self._dram = matrix(columns.get("dram", nothing))
-        self._linked = matrix(columns[LINK])
+        self._moved = matrix(work.carried)
+        self._dram = matrix(columns.get("dram", np.zeros_like(work.ops)))
+        self._linked = matrix(work.linked.sum(axis=2))
         self._ops = matrix(work.ops)
-        # Seconds at the limit of: the multipliers, each memory, the link; those that are known.
-        self._limits = [(BOUNDS.index("compute"), self._ops / work.peak_ops[command])]
-        for name, peak in zip(memories, work.peak_bytes.tolist(), strict=True):
-            kind = BOUNDS.index("link" if name == LINK else "memory")
-            self._limits.append((kind, matrix(columns[name]) / peak))
-        self._limits = [(kind, limit) for kind, limit in self._limits if limit.any()]
+        # Seconds at the limit of the multipliers, each memory and each link, as far as known.
+        limits = [("compute", self._ops / work.peak_ops[command])]
+        for name, peak in zip(work.memories, work.peak_memories.tolist(), strict=True):
+            limits.append(("memory", matrix(columns[name]) / peak))
+        for n, peak in enumerate(work.peak_links.tolist()):
+            limits.append(("link", matrix(work.linked[:, :, n]) / peak))
+        self._limits = [(BOUNDS.index(kind), limit) for kind, limit in limits if limit.any()]
 
     def figures(self, valid: F64, past: F64) -> Figures:
         terms = self._work.terms(valid, past)

@@ -72,6 +72,15 @@ class _Column:
     rows: I64
 
 
+@dataclass(frozen=True)
+class Rendered:
+    """Packets of several runs: data uint8 [runs, bytes]; ends and times (ns) [runs, packets]."""
+
+    data: Bytes
+    ends: I64
+    times: I64
+
+
 class Template:
     """Packets in an order in which equal times may stand; see `Layout` for how they are added."""
 
@@ -90,12 +99,11 @@ class Template:
         ]
         self._columns = _columns(packets)
 
-    def render(self, times: I64, columns: Mapping[str, NDArray[np.generic]]) -> tuple[Bytes, I64]:
+    def render(self, times: I64, columns: Mapping[str, NDArray[np.generic]]) -> Rendered:
         """The packets of several runs, each run's in the order of their times.
 
         times: int64 [runs, n], ns, that packets refer to by place; columns: by kind of hole,
-        [runs, values], integers for varints, 64-bit numbers for fixed64.  Returns uint8
-        [runs, bytes], and int64 [runs, packets]: the ends of the packets in their order.
+        [runs, values], integers for varints, 64-bit numbers for fixed64.
         """
         runs = len(times)
         out = np.empty((runs, self.nbytes), np.uint8)
@@ -114,7 +122,7 @@ class Template:
             where = starts[:, column.packets] + column.offsets
             size = data.shape[-1]
             _windows(out, size)[where] = data.view(f"V{size}")[..., 0]
-        return out, ends
+        return Rendered(out, ends, np.take_along_axis(at, order, axis=1))
 
 
 def _columns(packets: list[Body]) -> dict[str, _Column]:

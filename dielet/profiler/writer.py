@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +14,16 @@ import numpy as np
 from dielet.profiler import perfetto as p
 from dielet.profiler.draw import Drawing, Filled
 from dielet.profiler.file import TraceFile
-from dielet.profiler.host import HostSlice, numbered, packets
+from dielet.profiler.host import (
+    HostEvent,
+    HostSlice,
+    begin_packet,
+    end_packet,
+    events,
+    numbered,
+)
 from dielet.profiler.plan import Facts, Plan, Step
+from dielet.profiler.template import Rendered
 from dielet.profiler.texts import Entry, Texts, Used
 from dielet.profiler.tracks import HOST, Place, Track, Tracks
 from dielet.profiler.wire import width_of
@@ -99,7 +109,7 @@ class TraceWriter:
         self._facts: dict[int, Facts] = {}
         self._drawings: dict[object, Drawing] = {}
         self._flows = 1
-        self._host: deque[tuple[HostSlice, int]] = deque()
+        self._host: deque[HostEvent] = deque()
         self._host_of: dict[tuple[int, int], list[tuple[HostSlice, int]]] = {}
         self._written = Written()
 
@@ -114,8 +124,10 @@ class TraceWriter:
         executions in order of time, host in order of start.  After an error the files that are
         complete stay, and nothing of the others is left.
         """
-        self._host.extend(numbered(host))
-        for piece, index in self._host if self._single else ():
+        pieces = list(numbered(host))
+        self._host = events(pieces)
+        self._written.host = len(pieces)
+        for piece, index in pieces if self._single else ():
             self._host_of.setdefault(piece.step, []).append((piece, index))
         path = self._directory / f"{self._stem}.pb"
         written = self._written
@@ -125,7 +137,7 @@ class TraceWriter:
             output = Output(file, True, set(), set())
             for drawing, steps in self._batches(executions):
                 self._draw(output, drawing, steps)
-            self._draw_host(output, None)
+            self._draw_host(output, self._host, None)
             counts = {"command_count": written.commands, "execution_count": written.executions}
             file.write(p.attributes({**counts, **closing(written)}))
         written.nbytes = file.nbytes
@@ -169,11 +181,11 @@ class TraceWriter:
         flows = self._flows + np.arange(count) * drawing.plan.flow_count
         filled = drawing.fill(steps, flows)
         first = output.take_names(count * per_step) + np.arange(count) * per_step
-        data, ends = drawing.render(filled, first)
+        drawn = drawing.render(filled, first)
         for row, step in enumerate(steps):
-            self._draw_host(output, step.start)
+            self._draw_host(output, self._host, step.start)
             output.file.write(drawing.name_packet(step, True, int(first[row])))
-            output.file.write(data[row], ends[row])
+            self._draw_step(output, self._host, step, drawn, row)
         self._flows += count * drawing.plan.flow_count
         written = self._written
         if self._single:
@@ -184,7 +196,7 @@ class TraceWriter:
 
     def _draw_singles(self, drawing: Drawing, filled: Filled) -> None:
         """A file for each of the steps, with the host's work for it."""
-        data, ends = drawing.render(filled, np.ones(len(filled.steps), np.int64))
+        drawn = drawing.render(filled, np.ones(len(filled.steps), np.int64))
         for row, step in enumerate(filled.steps):
             number = self._written.executions + row
             path = self._directory / f"{self._stem}_{number}.pb"
@@ -196,27 +208,42 @@ class TraceWriter:
                 texts, tracks = set(drawing.used.entries), {t.uuid for t in drawing.tracks}
                 output = Output(file, False, texts, tracks)
                 output.take_names(len(drawing.names))
-                host = deque(self._host_of.pop(step.step, ()))
-                while host and host[0][0].start < step.start:
-                    self._draw_host_slice(output, *host.popleft())
-                file.write(data[row], ends[row])
-                for piece, index in host:
-                    self._draw_host_slice(output, piece, index)
+                host = events(self._host_of.pop(step.step, ()))
+                self._draw_host(output, host, step.start)
+                self._draw_step(output, host, step, drawn, row)
+                self._draw_host(output, host, None)
             self._written.files.append(path)
 
-    def _draw_host(self, output: Output, until: int | None) -> None:
-        """What the host did before `until`, or all the rest."""
-        while self._host and (until is None or self._host[0][0].start < until):
-            self._draw_host_slice(output, *self._host.popleft())
-            self._written.host += 1
+    def _draw_step(
+        self, output: Output, host: deque[HostEvent], step: Step, drawn: Rendered, row: int
+    ) -> None:
+        """The events of one step, and among them what the host did at the same time."""
+        data, ends = drawn.data[row], drawn.ends[row]
+        begin = 0
+        while host and host[0].time < step.end:
+            before = int(np.searchsorted(drawn.times[row], host[0].time // 1000, side="right"))
+            end = int(ends[before - 1]) if before else 0
+            output.file.write(data[begin:end], ends[ends > begin] - begin)
+            begin = end
+            self._draw_host_event(output, host.popleft())
+        output.file.write(data[begin:], ends - begin if begin else ends)
 
-    def _draw_host_slice(self, output: Output, piece: HostSlice, index: int) -> None:
+    def _draw_host(self, output: Output, host: deque[HostEvent], until: int | None) -> None:
+        """What the host did before `until`, or all the rest."""
+        while host and (until is None or host[0].time < until):
+            self._draw_host_event(output, host.popleft())
+
+    def _draw_host_event(self, output: Output, event: HostEvent) -> None:
+        piece = event.piece
+        track = self._tracks.host(self._sources[piece.instance].place, piece.thread)
+        if event.is_end:
+            output.file.write(end_packet(event, track, self._width))
+            return
         used = Used(self._texts)
         used.category(HOST)
-        track = self._tracks.host(self._sources[piece.instance].place, piece.thread)
         output.define(track.chain(), used.entries)
         name = output.take_names(1)
-        output.file.write(packets(piece, index, output.merged, name, track, used, self._width))
+        output.file.write(begin_packet(event, output.merged, name, track, used, self._width))
 
 
 def steps_of(executions: Iterable[Execution]) -> Iterator[Step]:
@@ -229,3 +256,13 @@ def steps_of(executions: Iterable[Execution]) -> Iterator[Step]:
         runs.append(run)
     if runs:
         yield Step(tuple(runs))
+
+
+def free_stem(folder: Path, prefix: str) -> str:
+    """`{prefix}_{date}_{time}` of now, or of the first free millisecond after."""
+    while True:
+        now = datetime.now()
+        stem = f"{prefix}_{now:%Y%m%d}_{now:%H%M%S}{now.microsecond // 1000:03d}"
+        if not (folder / f"{stem}.pb").exists():
+            return stem
+        time.sleep(0.001)
