@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -23,8 +22,8 @@ from dielet.host.limits import probes, read_bandwidth
 from dielet.host.runtime import Runtime
 from dielet.profiler.recorder import Recorder, instances
 from dielet.profiler.tracks import Place
-from dielet.profiler.work import LINK, Peaks
-from dielet.profiler.writer import Attributes, Source, TraceWriter, Written
+from dielet.profiler.work import Peaks
+from dielet.profiler.writer import Attributes, Source, TraceWriter, Written, free_stem
 
 MEMORY, DISK = 64 << 20, 8 << 30
 BROWSER_BYTES = 500_000_000
@@ -90,7 +89,7 @@ class Session:
             raise UsageError(
                 f"memory is {memory} and disk {disk} bytes; at least {1 << 16} and 0 are needed"
             )
-        self.output_dir = Path(output_dir).expanduser()
+        self.output_dir = Path(os.path.expanduser(output_dir))
         self.prefix, self.compress, self.executions = prefix, compress, executions
         self.files: list[Path] = []
         self._memory, self._disk = memory, disk
@@ -120,7 +119,7 @@ class Session:
                     f"output_dir {self.output_dir} cannot be made: {error.strerror}; choose another"
                 ) from None
             self.files, self._summary = [], None
-            self._stem = _free_stem(self.output_dir, self.prefix)
+            self._stem = free_stem(self.output_dir, self.prefix)
             self._recorder = Recorder(self._memory, self._disk, self.output_dir)
             for runtime in list(profiling.runtimes):
                 self._consider(runtime)
@@ -287,7 +286,7 @@ def _peaks(threads: int) -> Peaks:
     """The limits of one of `threads` workers when all of them work, measured."""
     kinds = {"int8": "int8", "bf16": "bf16", "f32": "fp32"}
     rates = {name: probes().rate(kind, threads) / threads for name, kind in kinds.items()}
-    return Peaks({"dram": read_bandwidth(threads) * 1e9 / threads, LINK: 0.0}, {"core": rates})
+    return Peaks({"dram": read_bandwidth(threads) * 1e9 / threads}, {}, {"core": rates})
 
 
 def _attributes(recorder: Recorder, run_s: float, lost: int) -> Attributes:
@@ -303,16 +302,6 @@ def _attributes(recorder: Recorder, run_s: float, lost: int) -> Attributes:
         "dropped_command_count": lost,
         "run_ns": round(run_s * 1e9),
     }
-
-
-def _free_stem(folder: Path, prefix: str) -> str:
-    """`{prefix}_{date}_{time}` of now, or of the first free millisecond after."""
-    while True:
-        now = datetime.now()
-        stem = f"{prefix}_{now:%Y%m%d}_{now:%H%M%S}{now.microsecond // 1000:03d}"
-        if not (folder / f"{stem}.pb").exists():
-            return stem
-        time.sleep(0.001)
 
 
 def _catch_terminate() -> object:
