@@ -22,7 +22,7 @@ class DamagedFile(DieletError, ValueError):
 
 
 class Unsupported(DieletError, ValueError):
-    """A valid model, format or machine that dielet does not handle; the message says what it does."""
+    """A valid model, format or machine that dielet does not handle; the message says what is."""
 
 
 class CapacityError(DieletError, ValueError):

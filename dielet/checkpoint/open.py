@@ -1,5 +1,6 @@
 """Open whatever a user named: a Hugging Face directory or hub id, a .gguf file, a config.json."""
 
+import os
 import re
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def _is_gguf(path: Path) -> bool:
 
 def _locate(source: str | Path, wanted: list[str]) -> Path:
     """The path of `source`, which may be a hub id; what is in the hub's cache is not fetched."""
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))
     if path.name == "config.json":  # its siblings say more about the model
         path = path.parent
     if path.exists():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 import warnings
 from functools import cache
@@ -59,7 +60,10 @@ def write(cache_dir: Path, name: str, code: bytes) -> None:
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(MAGIC + hashlib.sha256(code).digest() + code)
-            os.replace(temporary, cache_dir / f"{name}.o")
+            entry = cache_dir / f"{name}.o"
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            os.replace(temporary, entry)
         except BaseException:
             os.unlink(temporary)
             raise

@@ -40,6 +40,8 @@ def appearing(target: Path) -> Iterator[Path]:
         yield temporary
         (temporary / _LOCK).unlink()
         _move(temporary, target)
+    except DieletError:
+        raise  # MissingFile is an OSError too, and not about this directory
     except OSError as error:
         reason = error.strerror or str(error)
         raise DieletError(

@@ -162,7 +162,7 @@ class _Writer:
         return Manifest(
             schema=SCHEMA,
             dielet_version=dielet.__version__,
-            source=self.checkpoint.source,
+            source=self.checkpoint.source.encode(errors="replace").decode(),
             spec=plan.spec,
             device=plan.device.name,
             chiplets=plan.chiplets,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import msgspec
@@ -180,7 +181,7 @@ class _Verified:
     """Files of one directory that were hashed before and have not changed since."""
 
     def __init__(self, directory: Path) -> None:
-        name = hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:32]
+        name = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:32]
         self._path = paths.cache_dir("verified", f"{name}.json")
         self._seen: dict[str, str] = {}
         self._new: dict[str, str] = {}
