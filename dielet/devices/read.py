@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Iterable
@@ -48,7 +49,7 @@ def device_text(name_or_path: str) -> str:
     """The TOML text of a built-in device or of a file.  MissingFile when there is neither."""
     if name_or_path in built_in():
         return (resources.files(__package__) / f"{name_or_path}.toml").read_text("utf-8")
-    path = Path(name_or_path).expanduser()
+    path = Path(os.path.expanduser(name_or_path))
     if not path.is_file():
         raise MissingFile(
             f"device '{name_or_path}' is neither built in ({', '.join(built_in())}) nor a file; "
