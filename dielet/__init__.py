@@ -5,6 +5,7 @@
     model = dielet.load("smollm2")
     for piece in model.stream("who are you", max_new_tokens=64): print(piece, end="")
     with dielet.profile(output_dir="profile") as session: model.generate("hello")
+    print(dielet.simulate("config.json", device="rebel100").decode_tok_s)
 
 Importing this is quick: numpy and the code generator are loaded by the first call that needs them.
 """
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from dielet.generate.chat import Chat
     from dielet.generate.session import Model
     from dielet.profiler import Session
+    from dielet.simulator import Prediction
 
 __version__ = "0.1.0"
-__all__ = ["Chat", "Model", "Result", "Stream", "compile", "errors", "load", "profile"]
+__all__ = ["Chat", "Model", "Result", "Stream", "compile", "errors", "load", "profile", "simulate"]
 
 _LAZY = {
     "Chat": "dielet.generate.chat",
@@ -79,8 +81,26 @@ def profile(output_dir: str | Path = ".", **options: Any) -> Session:
     of `dielet.profiler.Session`: prefix, compress, executions, memory, disk.
     """
     from dielet.profiler import Session
+    from dielet.simulator import Prediction
 
     return Session(output_dir, **options)
+
+
+def simulate(
+    model: Any,
+    device: Any = "rebel100",
+    prompt_tokens: int = 128,
+    new_tokens: int = 128,
+    **options: Any,
+) -> Prediction:
+    """Predict how fast `model` answers on a described device; nothing runs, no weight is read.
+
+    model: a loaded model, a model directory, a checkpoint, or a bare config.json.  `options` are
+    those of `dielet.simulator.simulate`: batch, changes, and the fields of `CompileOptions`.
+    """
+    from dielet.simulator import simulate as run
+
+    return run(model, device, prompt_tokens, new_tokens, **options)
 
 
 def __getattr__(name: str) -> Any:
