@@ -81,7 +81,6 @@ def profile(output_dir: str | Path = ".", **options: Any) -> Session:
     of `dielet.profiler.Session`: prefix, compress, executions, memory, disk.
     """
     from dielet.profiler import Session
-    from dielet.simulator import Prediction
 
     return Session(output_dir, **options)
 
