@@ -117,20 +117,28 @@ def _hugging_face(smollm2: SmolLM2) -> Table:
     tokens = smollm2.text
     expected = oracle.all_logits(smollm2.hugging_face_oracle, tokens)
     table: Table = [("options", "formats", *SCORE_HEAD)]
-    for weights, group in [
-        ("bf16", None),
-        ("int8", None),
-        *(("int8", g) for g in (32, 64)),
-        ("int4", None),
-        *(("int4", g) for g in (32, 64)),
+    for options in [
+        "--weights bf16",
+        "--weights int8",
+        "--weights int8 --group 32",
+        "--weights int8 --group 64",
+        "--weights int4",
+        "--weights int4 --group 64",
+        "--weights int4 --no-minimum",
+        "--weights int4 --group 64 --no-minimum",
     ]:
+        words = options.split()
         rt = smollm2.load(
-            smollm2.hugging_face, weights=weights, group=group, chiplets=4, max_seq_len=4096
+            smollm2.hugging_face,
+            weights=words[1],
+            group=int(words[3]) if "--group" in words else None,
+            minimum=False if "--no-minimum" in words else None,
+            chiplets=4,
+            max_seq_len=4096,
         )
         score = measure.compare(tokens, expected, measure.forced(rt, tokens))
         if len(table) == 1:
             table.append(("oracle (f32)", "", "", f"{score.oracle_perplexity:.3f}", "", ""))
-        options = f"--weights {weights}" + (f" --group {group}" if group else "")
         table.append((f"`{options}`", _formats(rt), *_figures(score)))
     return table
 
