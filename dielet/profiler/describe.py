@@ -11,6 +11,7 @@ from dielet.program.types import Command, Operand, Program
 from dielet.simulator.machine import Machine
 
 NEURAL_DMA = "Neural DMA"
+WINDOW = 1 << 13  # commands over which dependencies are followed
 MOST_NAMED = 4  # commands waited for that are named; of more, the rest is counted
 
 
@@ -34,17 +35,19 @@ def command_indices(program: Program) -> list[int]:
 def direct_dependencies(program: Program, skip: frozenset[int]) -> list[tuple[int, ...]]:
     """Per command: the commands that it depends on, without those implied by the others.
 
-    Commands in `skip` count as not there, with all their dependencies.
+    Commands in `skip` count as not there, with all their dependencies.  What is implied over more
+    than WINDOW commands is not looked for: such a dependency stays, though it could go.
     """
-    before: list[int] = []  # per command: bit set of all commands that come before it
+    before: list[int] = []  # per command: bit k stands for the command k + 1 places before it
     direct = []
+    mask = (1 << WINDOW) - 1
     for number, command in enumerate(program.commands):
         implied, kept = 0, []
-        if number not in skip:
-            for dep in sorted(set(command.deps) - skip, reverse=True):
-                if not implied >> dep & 1:
-                    kept.append(dep)
-                    implied |= before[dep] | 1 << dep
+        for dep in sorted(set(command.deps) - skip, reverse=True) if number not in skip else ():
+            back = number - dep
+            if back > WINDOW or not implied >> (back - 1) & 1:
+                kept.append(dep)
+                implied |= (before[dep] << back | 1 << (back - 1)) & mask
         before.append(implied)
         direct.append(tuple(reversed(kept)))
     return direct
@@ -78,14 +81,14 @@ def format_of(command: Command) -> str:
     return {"s8": "int8", "i32": "int32"}.get(written[0], written[0]) if written else ""
 
 
-def places_of(program: Program, command: Command, device: Device) -> str:
+def places_of(program: Program, command: Command, machine: Machine) -> str:
     """From and to which memories: `dram, shared of chiplet 2 -> shared`."""
-    machine, chiplet = Machine(device), program.queues[command.queue].chiplet
+    chiplet, local = program.queues[command.queue].chiplet, machine.device.local_memory
     cost = ENTRIES[command.kind].cost(command)
 
     def name(operand: Operand) -> str:
         place = machine.place(operand.region, chiplet)
-        remote = device.local_memory and place.chiplet not in (-1, chiplet)
+        remote = local and place.chiplet not in (-1, chiplet)
         return place.memory + (f" of chiplet {place.chiplet}" if remote else "")
 
     sides = (

@@ -69,8 +69,11 @@ class Drawing:
             )
         )
         self._estimated = any(np.isfinite(f.work.peak_memories).any() for f in plan.facts)
+        self._computes = [{*np.flatnonzero(f.work.ops.any(axis=0)).tolist()} for f in plan.facts]
         self._bound = self._estimated or all(run.bound is not None for run in sample.runs)
         self._tables: dict[tuple[int, bool], NameTable] = {}
+        if self._bound:
+            self.used.bounds()
         self._template = self._lay_out(time_width)
         self.header = p.interned(self.used.entries, p.CLEARED | p.NEEDS_STATE)
         self.header += b"".join(track.descriptor() for track in self.tracks)
@@ -155,16 +158,15 @@ class Drawing:
         self._text(event, "kind", command.kind)
         self._text(event, "shape", shape_of(command))
         self._text(event, "format", format_of(command))
-        self._text(event, "memory", places_of(facts.program, command, self.plan.place.device))
+        self._text(event, "memory", places_of(facts.program, command, facts.work.machine))
         event.argument(key("bytes"), Field("bytes", place, BYTES))
         event.argument(key("MB/s"), Field("byte_rate", place, RATE))
-        if facts.work.ops[:, piece.command].any():
+        if piece.command in self._computes[piece.run]:
             event.argument(key("operations"), Field("ops", place, OPS))
             event.argument(key("GOP/s"), Field("op_rate", place, RATE))
         if self._estimated:
             event.argument(key("% of peak"), Field("percent", place, PERCENT))
         if self._bound:
-            self.used.bounds()
             event.argument(key("bound by"), Field("bound", place, 1), p.STRING)
         if piece.waited:
             self._text(event, "waited for", piece.waited)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import time
 from collections.abc import Sequence
@@ -45,7 +46,7 @@ def write_modelled(
     """
     if not executions:
         raise UsageError("there are no executions to write a trace of")
-    folder = Path(output_dir).expanduser()
+    folder = Path(os.path.expanduser(output_dir))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

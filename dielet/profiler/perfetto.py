@@ -6,6 +6,7 @@ Numbers are from perfetto's protos (`trace_packet.proto`, `track_event/*.proto`)
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from dielet.profiler.wire import fixed64, number, text, varint
 
@@ -82,6 +83,7 @@ def interned(entries: Iterable[tuple[int, int, str]], flags: int = NEEDS_STATE) 
     return stateful(text(INTERNED, body), flags)
 
 
+@lru_cache(1 << 14)
 def string_argument(key: int, value: int) -> bytes:
     """A debug annotation: interned key and interned text."""
     return text(ANNOTATION, number(KEY, key) + number(STRING, value))

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +20,9 @@ from dielet.profiler import perfetto as p
 from dielet.profiler.wire import Bytes, number, text, varint, varints, words
 
 I64 = NDArray[np.int64]
-FIXED = "fixed64"
-ZERO = b"\x80"  # the first bytes of a padded varint 0
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(NamedTuple):
     """A hole in a packet: `kind` names the column that fills it, `row` the value's place in it."""
 
     kind: str
@@ -59,7 +58,17 @@ class Body:
 
     def argument(self, key: int, field: Field, field_number: int = p.UINT) -> Body:
         """A debug annotation with a value to be filled in."""
-        return self.message(p.ANNOTATION, Body().add(number(p.KEY, key)).hole(field_number, field))
+        data = _argument(key, field_number, field.width)
+        self.data += data
+        self.holes.append((len(self.data) - field.width, field))
+        return self
+
+
+@lru_cache(1 << 10)
+def _argument(key: int, field_number: int, width: int) -> bytes:
+    """The bytes of a debug annotation that ends in a hole of `width` bytes."""
+    body = number(p.KEY, key) + varint(field_number << 3) + bytes(width)
+    return text(p.ANNOTATION, body)
 
 
 @dataclass(frozen=True)

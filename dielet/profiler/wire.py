@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 
 
+@lru_cache(1 << 14)
 def varint(value: int, width: int = 1) -> bytes:
     """`value` >= 0 in 7 bits a byte, low bits first, padded to at least `width` bytes.
 
@@ -26,6 +29,7 @@ def width_of(value: int) -> int:
     return max(1, -(-value.bit_length() // 7))
 
 
+@lru_cache(1 << 14)
 def number(field: int, value: int, width: int = 1) -> bytes:
     """A varint field; negative values as the two's complement of 64 bits."""
     return varint(field << 3) + varint(value & 0xFFFF_FFFF_FFFF_FFFF, width)

@@ -66,7 +66,7 @@ class Work:
     def __init__(self, program: Program, device: Device, peaks: Peaks | None) -> None:
         self.program, self.device = program, device
         self.skips = device.padding == "skipped"
-        self._machine = Machine(device)
+        self.machine = Machine(device)
         spaces = {o.region.space for c in program.commands for o in c.operands}
         self.memories = sorted({device.memory_of(space) for space in spaces})
         count = len(program.commands)
@@ -122,7 +122,7 @@ class Work:
         for operand in command.operands:
             nbytes = cost.reads.get(operand.role, 0) + cost.writes.get(operand.role, 0)
             term, share = self._traffic(command, operand, float(nbytes), rows)
-            place = self._machine.place(operand.region, queue.chiplet)
+            place = self.machine.place(operand.region, queue.chiplet)
             self.moved[term, number, self.memories.index(place.memory)] += share
             if entry.engine != "dma" or operand.role in cost.reads:
                 self.carried[term, number] += share
