@@ -31,13 +31,13 @@ from dielet.program.memory import Arena
 from dielet.program.types import Attr, Command, Operand, Region
 from dielet.simulator.microbench import CACHE, WEIGHTS, Bench
 
-ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
-K = 2048
+ROWS = (1, 2, 4, 8, 16, 32, 128)
+DEPTHS = (512, 2048)
 TINY = ModelSpec(
     model_type="llama", hidden=64, layers=2, heads=2, kv_heads=2, head_dim=32, intermediate=64,
     vocab=128, norm_eps=1e-6, rope_theta=1e4, max_position=512, tied=True, qk_norm=False,
 )  # fmt: skip
-FORMATS = ("bf16", "int8g128", "int4g32")
+FORMATS = ("bf16", "int8g32m", "int8g32", "int8g64", "int8g128", "int4g32m", "int4g32", "int4g128")
 SHAPES = ((128, 2), (64, 3), (128, 4))  # head size, queries per KV head
 Say = Callable[[str], None]
 
@@ -74,21 +74,23 @@ def calibrate(say: Say = lambda text: None) -> Measured:
     found.launch = _launch(workers)
     say(f"a program costs {found.launch / 1e3:.1f} us")
     for fmt in FORMATS:
-        commands = list(_linears(fmt, 1, WEIGHTS))
+        for K in DEPTHS:
+            for rows in ROWS:
+                _rate(bench, found, list(_linears(fmt, K, rows)), rows, say)
+    for fmt in ("bf16", "int8g128"):
+        commands = list(_linears(fmt, 2048, 1))
         nbytes = sum(c.operand("w").region.nbytes for c in commands)
         alone = nbytes / bench.time(commands, 1).whole() * 1e9
         together = nbytes / bench.time(commands, workers).whole() * 1e9
         found.alone, found.together = max(found.alone, alone), max(found.together, together)
         say(f"{fmt}: weights at {alone / 1e9:.1f} GB/s alone, {together / 1e9:.1f} GB/s together")
-        for rows in ROWS:
-            _rate(bench, found, list(_linears(fmt, rows, WEIGHTS)), rows, say)
     for D, G in SHAPES:
-        for rows, positions in ((1, 1024), (128, 512)):
+        for rows, positions in ((1, 64), (1, 1024), (128, 128), (128, 1024)):
             commands = list(_attentions(D, G, rows, positions))
             _rate(bench, found, commands, rows, say, positions - rows)
     for rows in (1, 128):
-        for command in _small(rows):
-            _rate(bench, found, [command] * 40, rows, say)
+        for commands in _small(rows):
+            _rate(bench, found, commands, rows, say)
     return found
 
 
@@ -99,8 +101,9 @@ def _rate(
     command = commands[0]
     nanoseconds = max(bench.time(commands, 1, past, rows).command() - found.setup, 1.0)
     entry = ENTRIES[command.kind]
-    ops = sum(entry.ops(command, Bound(past, rows)).values())
-    name = f"{command.kind} {entry.variant(command)} {rows}"
+    run = Bound(past, rows)
+    ops, depth = sum(entry.ops(command, run).values()), entry.depth(command, run)
+    name = f"{command.kind} {entry.variant(command)}{f'.k{depth}' if depth else ''} {rows}"
     found.rates[name] = ops / nanoseconds * 1e9
     say(f"{name}: {found.rates[name] / 1e9:.3g} GOP/s, {nanoseconds / 1e3:.3g} us")
 
@@ -150,8 +153,8 @@ def _launch(workers: int) -> float:
     return float(np.median(steps[:, 1] - steps[:, 2] * rate)) / 2  # two programs a step
 
 
-def _linears(fmt_name: str, rows: int, nbytes: int) -> Iterator[Command]:
-    """Linears of K inputs over successive weights, of `nbytes` in all."""
+def _linears(fmt_name: str, K: int, rows: int) -> Iterator[Command]:
+    """Linears of K inputs over successive weights, more than any cache holds."""
     fmt, arena = WeightFormat.parse(fmt_name), Arena()
     kind = f"int8g{fmt.group}" if fmt.integer else "bf16"
     outputs = 2048
@@ -159,17 +162,17 @@ def _linears(fmt_name: str, rows: int, nbytes: int) -> Iterator[Command]:
     y = make_buffer("shared", arena, rows, outputs, "f32").operands("y", (0, rows), (0, outputs))
     size = fmt.nbytes(outputs, K)
     attrs: dict[str, Attr] = {
-        "K": K, "format": fmt.kind, "group": fmt.group, "minimum": False,
+        "K": K, "format": fmt.kind, "group": fmt.group, "minimum": fmt.minimum,
         "T": rows if rows == 1 else max(rows, 16), "residual": False, "bias": False,
     }  # fmt: skip
-    for n in range(max(1, nbytes // size)):
+    for n in range(WEIGHTS // size):
         w = Operand("w", Region("weights", n * size, 1, size, size), "packed")
         yield Command("linear", 0, "linear", 0, (*x, w, *y), attrs)
 
 
 def _attentions(D: int, G: int, rows: int, positions: int) -> Iterator[Command]:
     """Attention over successive caches that together no core's cache holds."""
-    heads, arena = 4, Arena()
+    heads, arena = 3, Arena()
     columns = heads * G * D
     q = make_buffer("shared", arena, rows, columns, "bf16").operands("q", (0, rows), (0, columns))
     y = make_buffer("shared", arena, rows, columns, "bf16").operands("y", (0, rows), (0, columns))
@@ -185,7 +188,7 @@ def _attentions(D: int, G: int, rows: int, positions: int) -> Iterator[Command]:
         yield Command("attention", 0, "attention", 0, (*q, k, v, *y), attrs)
 
 
-def _small(rows: int) -> Iterator[Command]:
+def _small(rows: int) -> Iterator[list[Command]]:
     """The commands between the linears, on numbers that are in the cache."""
     arena = Arena()
 
@@ -193,34 +196,57 @@ def _small(rows: int) -> Iterator[Command]:
         buffer = make_buffer("shared", arena, rows, columns, kind)
         return buffer.operands(role, (0, rows), (0, columns))
 
-    weight = Operand("weight", Region("shared", arena.take(4 * K), 1, 4 * K, 4 * K), "f32")
-    for out, group in (("int8", 128), ("bf16", 0)):
+    def many(kind: str, operands: list[Operand], attrs: dict[str, Attr]) -> list[Command]:
+        return [Command(kind, 0, "", 0, tuple(operands), attrs)] * 40
+
+    for out, group in (("int8", 32), ("int8", 128), ("bf16", 0)):
         kind = f"int8g{group}" if group else out
-        y = value("y", K, kind)
-        attrs: dict[str, Attr] = {"K": K, "eps": 1e-6, "out": out, "group": group, "row0": 0}
-        yield Command("rmsnorm", 0, "", 0, (*value("x", K), weight, *y), attrs)
-        wide = [*value("gate", 3 * K), *value("up", 3 * K), *value("y", 3 * K, kind)]
-        yield Command("silu_mul", 0, "", 0, tuple(wide), {"out": out, "group": group})
-    attrs = {"group": 128, "row0": 0}
-    yield Command("quantize", 0, "", 0, (*value("x", K), *value("y", K, "int8g128")), attrs)
+        for K in DEPTHS:
+            weight = Operand("weight", Region("shared", 0, 1, 4 * K, 4 * K), "f32")
+            attrs: dict[str, Attr] = {"K": K, "eps": 1e-6, "out": out, "group": group, "row0": 0}
+            yield many("rmsnorm", [*value("x", K), weight, *value("y", K, kind)], attrs)
+        wide = [*value("gate", 3072), *value("up", 3072), *value("y", 3072, kind)]
+        yield many("silu_mul", wide, {"out": out, "group": group})
+        if group:
+            both = [*value("x", 1024), *value("y", 1024, kind)]
+            yield many("quantize", both, {"group": group, "row0": 0})
     for D in (64, 128):
-        width = D * 2
-        tables = [Operand(t, Region(t, 0, 256, width, width), "f32") for t in ("cos", "sin")]
-        norm = Operand("norm", Region("shared", 0, 1, 4 * D, 4 * D), "f32")
-        attrs = {"D": D, "norm": True, "eps": 1e-6, "batch": False}
-        turn = [*value("x", K), norm, *tables, *value("y", K, "bf16")]
-        yield Command("rotary", 0, "", 0, tuple(turn), {**attrs, "scale": 0.1})
-        heads, head = 512 // D, 256 * D * 2
-        caches = [
-            Operand(role, Region("kv", i * heads * head, heads, head, head), "bf16")
-            for i, role in enumerate(("k_cache", "v_cache"))
-        ]
-        parts = [*value("k", 512), *value("v", 512), norm, *tables, *caches]
-        yield Command("kv_append", 0, "", 0, tuple(parts), attrs)
+        for norm in (False, True):
+            yield from _positioned(rows, D, norm, value, many)
     if rows == 1:
         x = Operand("x", Region("io", 0, 1, 1 << 17, 1 << 17), "f32")
-        y = [Operand("y", Region("shared", arena.take(64), 1, 64, 16), "i32")]
-        yield Command("select", 0, "", 0, (x, *y), {"first_column": 0})
+        y = Operand("y", Region("shared", arena.take(64), 1, 64, 16), "i32")
+        yield many("select", [x, y], {"first_column": 0})
+
+
+def _positioned(
+    rows: int,
+    D: int,
+    norm: bool,
+    value: Callable[..., list[Operand]],
+    many: Callable[..., list[Command]],
+) -> Iterator[list[Command]]:
+    """Rotations, and appends to caches that are not in any cache of the processor."""
+    tables = [Operand(t, Region(t, 0, 256, D * 2, D * 2), "f32") for t in ("cos", "sin")]
+    tables += [Operand("norm", Region("shared", 0, 1, 4 * D, 4 * D), "f32")] * norm
+    attrs: dict[str, Attr] = {"D": D, "norm": norm, "eps": 1e-6, "batch": False}
+    turn = [*value("x", 1024), *tables, *value("y", 1024, "bf16")]
+    yield many("rotary", _in_order("rotary", turn), {**attrs, "scale": 0.1})
+    heads, head = 512 // D, 256 * D * 2
+    new = [*value("k", 512), *value("v", 512), *tables]
+    appends = []
+    for n in range(CACHE // (2 * heads * head)):
+        caches = [
+            Operand(role, Region("kv", (2 * n + i) * heads * head, heads, head, head), "bf16")
+            for i, role in enumerate(("k_cache", "v_cache"))
+        ]
+        appends += many("kv_append", _in_order("kv_append", [*new, *caches]), attrs)[:1]
+    yield appends
+
+
+def _in_order(kind: str, operands: list[Operand]) -> list[Operand]:
+    order = ENTRIES[kind].operand_order()
+    return sorted(operands, key=lambda operand: order.index(operand.role))
 
 
 def host_toml(found: Measured) -> str:

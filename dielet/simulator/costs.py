@@ -61,8 +61,7 @@ class Costs:
         else:
             legs, latency = self._operands(command, cost, queue, lane)
         engine = self.machine.device.engine[queue.engine]
-        rows = entry.rows(command, self.run, command.operands[0].role)
-        compute = self._rates[queue.engine].time(command, cost, rows, self.machine.device)
+        compute = self._rates[queue.engine].time(command, cost, self.run, self.machine.device)
         moved: dict[str, int] = {}
         for nbytes, path in legs:
             for resource in path:
@@ -106,6 +105,10 @@ class Costs:
         return legs, max(map(m.latency, by_place), default=0)
 
 
+Points = dict[int, list[tuple[int, int]]]
+"""Measurements by depth: (rows, operations per second), in order of rows."""
+
+
 class Rates:
     """How fast an engine computes: as measured where the device file says, else peak and tile."""
 
@@ -113,33 +116,36 @@ class Rates:
         self.engine = engine
 
     @cached_property
-    def _measured(self) -> dict[tuple[str, str], list[tuple[int, int]]]:
-        """(kind, format) -> (rows, operations per second), in order of rows."""
-        found: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    def _measured(self) -> dict[str, dict[str, Points]]:
+        """kind -> variant -> depth -> (rows, operations per second)."""
+        found: dict[str, dict[str, Points]] = {}
         for name, rate in self.engine.rates.items():
-            kind, fmt, rows = name.split()
-            found.setdefault((kind, fmt), []).append((int(rows), rate))
-        return {key: sorted(points) for key, points in found.items()}
+            kind, variant, rows = name.split()
+            base, _, depth = variant.partition(".k")
+            by_depth = found.setdefault(kind, {}).setdefault(base, {})
+            points = by_depth.setdefault(int(depth or 0), [])
+            points.append((int(rows), rate))
+            points.sort()
+        return found
 
-    def time(self, command: Command, cost: Cost, rows: int, device: Device) -> int:
-        """Picoseconds of computation over `rows` tokens."""
-        total = 0
-        for fmt, ops in cost.ops.items():
-            if not ops:
-                continue
-            points = self._points(command)
-            if points:
-                total += round(ops * SECOND / interpolated(points, rows))
-            else:
-                total += self._peak_time(fmt, ops, cost, device)
-        return total
+    def time(self, command: Command, cost: Cost, run: Run | None, device: Device) -> int:
+        """Picoseconds of computation."""
+        ops = sum(cost.ops.values())
+        if not ops:
+            return 0
+        points = self._points(command)
+        if points is not None:
+            entry = ENTRIES[command.kind]
+            rows = entry.rows(command, run, command.operands[0].role)
+            return round(ops * SECOND / rate_at(points, rows, entry.depth(command, run)))
+        return sum(self._peak_time(fmt, n, cost, device) for fmt, n in cost.ops.items())
 
-    def _points(self, command: Command) -> list[tuple[int, int]]:
+    def _points(self, command: Command) -> Points | None:
         """The measurements of the command's kind and variant, or of the variant most like it."""
-        variant = ENTRIES[command.kind].variant(command)
-        alike = {v: p for (kind, v), p in self._measured.items() if kind == command.kind}
+        alike = self._measured.get(command.kind)
         if not alike:
-            return []
+            return None
+        variant = ENTRIES[command.kind].variant(command)
         return alike[max(alike, key=lambda v: (v == variant, _common(v, variant)))]
 
     def _peak_time(self, fmt: str, ops: int, cost: Cost, device: Device) -> int:
@@ -167,6 +173,20 @@ def _common(a: str, b: str) -> int:
 
 def whole(number: int, unit: int) -> int:
     return -(-number // unit) * unit
+
+
+def rate_at(points: Points, rows: int, depth: int) -> float:
+    """Operations per second for a size, where the time is linear in rows and in depth."""
+    depths = sorted(points)
+    if len(depths) == 1:
+        return interpolated(points[depths[0]], rows)
+    low = max((d for d in depths[:-1] if d <= depth), default=depths[0])
+    high = depths[depths.index(low) + 1]
+    a, b = (at / interpolated(points[at], rows) for at in (low, high))
+    time = a + (b - a) * (depth - low) / (high - low)
+    if time <= 0 or depth < 1:  # far below what was measured
+        return interpolated(points[low], rows)
+    return depth / time
 
 
 def interpolated(points: list[tuple[int, int]], rows: int) -> float:

@@ -213,7 +213,7 @@ def test_measured_rates_go_before_peaks() -> None:
     assert interpolated(points, 2) == pytest.approx(2 / (1 + 1 / 3) * 1e9)
     text = load_device("host").text.replace(
         "[memory.dram]",
-        '[engine.core.rates]\n"linear int8 1" = "7 GOP/s"  # measured\n[memory.dram]',
+        '[engine.core.rates]\n"linear int8g128 1" = "7 GOP/s"  # measured\n[memory.dram]',
     )
     from dielet.devices import read_device
 
@@ -222,7 +222,7 @@ def test_measured_rates_go_before_peaks() -> None:
     linear = next(c for c in program.commands if c.kind == "linear")
     cost = ENTRIES["linear"].cost(linear)
     (ops,) = cost.ops.values()
-    assert Rates(engine).time(linear, cost, 1, load_device("host")) == round(ops * 1000 / 7)
+    assert Rates(engine).time(linear, cost, None, load_device("host")) == round(ops * 1000 / 7)
 
 
 # Machines.

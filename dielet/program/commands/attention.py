@@ -57,7 +57,7 @@ class Rotary(Entry):
         return columns(c, "x") // int(c.attrs["D"]), stride(c, "x"), stride(c, "y")
 
     def variant(self, c: Command) -> str:
-        return f"f32.d{c.attrs['D']}"
+        return f"d{c.attrs['D']}" + ("n" if c.attrs["norm"] else "")
 
     def units(self, c: Command, run: Run | None = None) -> int:
         return self.rows(c, run, "x") * (columns(c, "x") // int(c.attrs["D"]))
@@ -113,7 +113,7 @@ class KvAppend(Entry):
         return heads, stride(c, "k"), stride(c, "v"), c.operand("k_cache").region.stride
 
     def variant(self, c: Command) -> str:
-        return f"f32.d{c.attrs['D']}"
+        return f"d{c.attrs['D']}" + ("n" if c.attrs["norm"] else "")
 
     def units(self, c: Command, run: Run | None = None) -> int:
         return c.operand("k_cache").region.rows
@@ -171,7 +171,11 @@ class Attention(Entry):
         return cache.rows, stride(c, "q"), stride(c, "y"), cache.stride
 
     def variant(self, c: Command) -> str:
-        return f"bf16.d{c.attrs['D']}g{c.attrs['G']}"
+        return f"d{c.attrs['D']}g{c.attrs['G']}"
+
+    def depth(self, c: Command, run: Run | None = None) -> int:
+        seen = self._seen(c, run)
+        return sum(seen) // len(seen)
 
     def units(self, c: Command, run: Run | None = None) -> int:
         rows = self.rows(c, run)

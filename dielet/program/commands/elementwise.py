@@ -45,7 +45,10 @@ class RmsNorm(Entry):
         return stride(c, "x"), stride(c, "y"), *_rows(c)
 
     def variant(self, c: Command) -> str:
-        return f"f32.{c.attrs['out']}"
+        return _out(c)
+
+    def depth(self, c: Command, run: Run | None = None) -> int:
+        return int(c.attrs["K"])
 
     def ops(self, c: Command, run: Run | None = None) -> dict[str, int]:
         return {"f32": 4 * self.rows(c, run) * columns(c, "x")}
@@ -67,6 +70,9 @@ class Quantize(Entry):
 
     def widths(self, c: Command) -> dict[str, int]:
         return value_widths("y", columns(c, "x"), "int8", int(c.attrs["group"]))
+
+    def variant(self, c: Command) -> str:
+        return f"int8g{c.attrs['group']}"
 
     def units(self, c: Command, run: Run | None = None) -> int:
         return _runs(self.rows(c, run), columns(c, "x"), c)
@@ -128,7 +134,7 @@ class SiluMul(Entry):
         return (columns(c, "gate"), *strides)
 
     def variant(self, c: Command) -> str:
-        return f"f32.{c.attrs['out']}"
+        return _out(c)
 
     def units(self, c: Command, run: Run | None = None) -> int:
         return _runs(self.rows(c, run), columns(c, "gate"), c)
@@ -163,6 +169,11 @@ class Select(Entry):
 
     def params(self, c: Command) -> tuple[int, ...]:
         return columns(c, "x"), stride(c, "x"), stride(c, "y")
+
+
+def _out(c: Command) -> str:
+    """The number format that a command writes, with its group."""
+    return f"int8g{c.attrs['group']}" if c.attrs["out"] == "int8" else str(c.attrs["out"])
 
 
 def _runs(rows: int, width: int, c: Command) -> int:

@@ -60,8 +60,12 @@ class Entry:
         return {}
 
     def variant(self, c: Command) -> str:
-        """One word for what decides a kernel's speed beside its rows, for tables of rates."""
+        """One word for what decides a kernel's speed beside its sizes, for tables of rates."""
         return "f32"
+
+    def depth(self, c: Command, run: Run | None = None) -> int:
+        """The inner size that a kernel's speed depends on beside its rows; 0 if there is none."""
+        return 0
 
     def units(self, c: Command, run: Run | None = None) -> int:
         """How many indivisible parts the command has, for workers to share."""

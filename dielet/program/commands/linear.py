@@ -59,7 +59,10 @@ class Linear(Entry):
         return {**x, **y, "w": fmt.nbytes(columns, K)}
 
     def variant(self, c: Command) -> str:
-        return str(c.attrs["format"])
+        return weight_format(c.attrs).name
+
+    def depth(self, c: Command, run: Run | None = None) -> int:
+        return int(c.attrs["K"])
 
     def units(self, c: Command, run: Run | None = None) -> int:
         return _panels(c)

@@ -1,0 +1,177 @@
+"""Hold the simulator's predictions for this machine against what the machine does.
+
+    dielet devices host --calibrate
+    python tools/validate_simulator.py MODEL_DIR ... [--threads 1,2] [--json OUT]
+
+For every model directory and number of threads: prompts of 128 and 512 tokens, and one token at
+contexts 64 and 1024. Measured are the time from call to call, the commands' own time stamps by
+kind, and the time that workers wait; predicted are the same. Nothing is fitted: the calibration
+knows single commands only. Run it on a machine with nothing else to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from time import perf_counter_ns
+
+import numpy as np
+
+from dielet.devices import Device
+from dielet.host import Runtime, load_runtime
+from dielet.host.runtime import Execution, State
+from dielet.program import Program
+from dielet.program.commands import Run
+from dielet.simulator import simulate_program
+from dielet.simulator.calibrate import calibrated_host
+
+CASES = {
+    "prefill 128": [(at, 128) for at in (0,)],
+    "prefill 512": [(at, 128) for at in (0, 128, 256, 384)],
+    "decode at 64": [(64, 1)],
+    "decode at 1024": [(1024, 1)],
+}
+BYTE = 0x3C  # a cache of ordinary numbers, all of it resident
+
+
+@dataclass
+class Times:
+    """Milliseconds: from call to call, of each kind of command on all workers, and of waiting."""
+
+    whole: float = 0.0
+    kinds: dict[str, float] = field(default_factory=dict)
+    waiting: float = 0.0
+
+    def add_kinds(self, names: list[str], spans: np.ndarray, gaps: float) -> None:
+        for name, span in zip(names, spans.tolist(), strict=True):
+            self.kinds[name] = self.kinds.get(name, 0.0) + span
+        self.waiting += gaps
+
+
+def measured(runtime: Runtime, steps: list[tuple[int, int]], rounds: int) -> Times:
+    """Medians over rounds of the same steps."""
+    found = [_once(runtime, steps) for _ in range(rounds + 1)][1:]
+    kinds = {kind for times in found for kind in times.kinds}
+    return Times(
+        median(t.whole for t in found),
+        {kind: median(t.kinds[kind] for t in found) for kind in sorted(kinds)},
+        median(t.waiting for t in found),
+    )
+
+
+def _once(runtime: Runtime, steps: list[tuple[int, int]]) -> Times:
+    times, state = Times(), filled(runtime)
+    executions: list[tuple[Program, list[list[int]], list[np.ndarray]]] = []
+
+    def note(execution: Execution) -> None:
+        tables = execution.tables
+        commands = [[piece.command for piece in mine] for mine in tables.pieces]
+        executions.append((tables.program, commands, [s.copy() for s in tables.stamps]))
+
+    runtime.observer = note
+    begun = perf_counter_ns(), runtime.ticks()
+    for number, (past, rows) in enumerate(steps):
+        state.past = past
+        runtime.forward(state, np.full(rows, 7, np.int32), number == len(steps) - 1)
+    ended = perf_counter_ns(), runtime.ticks()
+    runtime.observer = None
+    tick = (ended[0] - begun[0]) / (ended[1] - begun[1]) / 1e6  # ms
+    times.whole = (ended[0] - begun[0]) / 1e6
+    for program, commands, stamps in executions:
+        first = min(s[0, 0] for s, mine in zip(stamps, commands, strict=True) if mine)
+        for mine, s in zip(commands, stamps, strict=True):
+            if mine:
+                names = [program.commands[n].kind for n in mine]
+                before = np.concatenate([[first], s[: len(mine) - 1, 1]])
+                gaps = float((s[: len(mine), 0] - before).sum()) * tick
+                times.add_kinds(names, (s[: len(mine), 1] - s[: len(mine), 0]) * tick, gaps)
+    return times
+
+
+_states: dict[int, State] = {}
+
+
+def filled(runtime: Runtime) -> State:
+    if id(runtime) not in _states:
+        _states.clear()
+        state = runtime.new_state()
+        state.kv.fill(BYTE)
+        _states[id(runtime)] = state
+    return _states[id(runtime)]
+
+
+def predicted(runtime: Runtime, device: Device, steps: list[tuple[int, int]]) -> Times:
+    times = Times()
+    workers = runtime.threads
+    programs = [(_name(runtime, past, rows), Run(past, rows)) for past, rows in steps]
+    programs.append(("head_1", Run(0, 1)))
+    for name, run in programs:
+        timing = simulate_program(runtime.files.program(name), device, run, workers)
+        times.whole += (timing.duration + device.launch) / 1e9
+        names = [timing.program.commands[n].kind for n in timing.commands]
+        waited = sum(engine["waiting_ps"] for engine in timing.engines())
+        times.add_kinds(names, (timing.walk.end - timing.walk.start) / 1e9, waited / 1e9)
+    return times
+
+
+def _name(runtime: Runtime, past: int, rows: int) -> str:
+    from dielet.program.select import program_name
+
+    return program_name(runtime.manifest.kv_ladder, runtime.chunk, past, rows)
+
+
+def validate(folder: Path, device: Device, threads: int, rounds: int) -> dict[str, dict]:
+    runtime = load_runtime(folder, threads)
+    found = {}
+    for case, steps in CASES.items():
+        if steps[-1][0] + steps[-1][1] > runtime.max_seq_len or steps[0][1] > runtime.chunk:
+            continue
+        a, b = measured(runtime, steps, rounds), predicted(runtime, device, steps)
+        found[case] = {
+            "measured": asdict(a),
+            "predicted": asdict(b),
+            "error": b.whole / a.whole - 1,
+        }
+        print(f"{folder.name:<16} {threads} threads  {case:<15} measured {a.whole:9.2f} ms  "
+              f"predicted {b.whole:9.2f} ms  {b.whole / a.whole - 1:+6.1%}")  # fmt: skip
+        for kind in a.kinds:
+            if a.kinds[kind] > 0.01 * a.whole:
+                error = b.kinds.get(kind, 0) / a.kinds[kind] - 1
+                print(
+                    f"    {kind:<10} {a.kinds[kind]:9.3f} {b.kinds.get(kind, 0):9.3f} {error:+6.1%}"
+                )
+        print(f"    {'waiting':<10} {a.waiting:9.3f} {b.waiting:9.3f}", flush=True)
+    runtime.close()
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    device = calibrated_host()
+    if device is None:
+        print("measure this machine first: dielet devices host --calibrate", file=sys.stderr)
+        return 1
+    found = {
+        f"{model.name}, {threads} threads": validate(model, device, threads, args.rounds)
+        for model in args.models
+        for threads in map(int, args.threads.split(","))
+    }
+    errors = [abs(case["error"]) for cases in found.values() for case in cases.values()]
+    print(f"end to end: median error {median(errors):.1%}, largest {max(errors):.1%}, "
+          f"of {len(errors)} cases")  # fmt: skip
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
