@@ -15,7 +15,7 @@ RECEIPT = [
     "program_switches", "weight_bytes_per_token", "read_gb_s", "share_of_bandwidth",
     "peak_rss_bytes", "decode_passes", "logits_sha256", "finish_reason",
 ]  # fmt: skip
-DRIVER = Path(__file__).with_name("slow_model.py")
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_answer_is_on_stdout_and_the_receipt_on_stderr(dielet, saying):
@@ -125,11 +125,11 @@ def test_the_board_program_fails_like_the_others(capsys, argv, code, message):
 
 def start(tmp_path, *argv):
     return subprocess.Popen(
-        [sys.executable, DRIVER, tmp_path / "model", *argv],
+        [sys.executable, "-m", "tests.cli.slow_model", tmp_path / "model", *argv],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
-        cwd=DRIVER.parents[2],
+        cwd=ROOT,  # a folder that has both dielet and tests
     )
 
 
