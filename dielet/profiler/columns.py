@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +31,9 @@ class Texts:
         self._tables: dict[int, dict[int, int]] = {kind: {} for kind in p.TEXT_KINDS}
         self._many: dict[int, list[tuple[I64, I32]]] = {kind: [] for kind in p.TEXT_KINDS}
 
-    @property
+    @cached_property
     def known(self) -> list[str]:
-        """All texts, by number."""
+        """All texts by number, once they have all been defined."""
         return [text.decode(errors="replace") for text in self._numbers]
 
     def number(self, text: bytes) -> int:
@@ -68,7 +69,12 @@ class Texts:
         ]
         known = np.concatenate([part[0] for part in parts])
         texts = np.concatenate([part[1] for part in parts])
-        if len(known):
+        if len(known) and (low := int(known.min())) > int(known.max()) - 4 * len(known) - 1024:
+            table_of = np.full(int(known.max()) - low + 1, -1, np.int32)  # numbers without gaps
+            table_of[known[::-1] - low] = texts[::-1]
+            inside = (keys >= low) & (keys - low < len(table_of))
+            out[inside] = table_of[keys[inside] - low]
+        elif len(known):
             order = np.argsort(known, kind="stable")
             known, texts = known[order], texts[order]
             at = np.clip(np.searchsorted(known, keys), 0, len(known) - 1)
@@ -137,7 +143,7 @@ class Events:
 
         packets: how many there are in all.
         """
-        order = np.lexsort([self._column(key) for key in ("packet", "time", "track")])
+        order = self._by_track(packets)
         packet, time, kind, name, category = (
             self._column(key)[order] for key in ("packet", "time", "kind", "name", "category")
         )
@@ -146,7 +152,11 @@ class Events:
         partner, stray = _pairs(track, kind)
         number = np.full(len(packet), -1, np.int64)
         first = np.flatnonzero(begins)
-        by_start = first[np.lexsort((packet[first], time[first]))]
+        in_file = np.full(packets, -1, np.int64)
+        in_file[packet[first]] = first
+        by_start = in_file[in_file >= 0]
+        if (np.diff(time[by_start]) < 0).any():
+            by_start = by_start[np.argsort(time[by_start], kind="stable")]
         number[by_start] = np.arange(len(by_start))
         ended = np.flatnonzero((kind == p.END) & (partner >= 0))
         duration = np.full(len(packet), -1, np.int64)
@@ -165,6 +175,18 @@ class Events:
             of_packet=of_packet,
         )
 
+    def _by_track(self, packets: int) -> I64:
+        """The order of events by track, on each by time, and of equal times as in the file."""
+        packet, time = self._column("packet"), self._column("time")
+        places = np.full(packets, -1, np.int64)
+        places[packet] = np.arange(len(packet))
+        order = places[places >= 0]
+        if (np.diff(time[order]) < 0).any():
+            order = order[np.argsort(time[order], kind="stable")]
+        uuids, track = np.unique(self._column("track"), return_inverse=True)
+        small = track.astype(np.uint16 if len(uuids) < 1 << 16 else np.int64)
+        return order[np.argsort(small[order], kind="stable")]
+
     def _column(self, key: str) -> NDArray[np.int64]:
         parts = self._parts[key]
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
@@ -176,8 +198,13 @@ class Events:
         ids = np.concatenate([numbers for _, numbers in self._flows])
         at = slices.of_packet[np.concatenate([packets for packets, _ in self._flows])]
         ids, at = ids[at >= 0], at[at >= 0]
-        order = np.lexsort((at, ids))
-        ids, at = ids[order], at[order]
+        count = max(len(slices.start), 1)
+        if len(ids) and int(ids.max()) < (1 << 63) // count - 1:
+            both = np.sort(ids.astype(np.int64) * count + at)  # one sort of numbers, not of places
+            ids, at = np.divmod(both, count)
+        else:
+            order = np.lexsort((at, ids))
+            ids, at = ids[order], at[order]
         joined = np.flatnonzero((ids[1:] == ids[:-1]) & (at[1:] != at[:-1]))
         return np.stack([at[joined], at[joined + 1]], axis=1)
 
@@ -209,10 +236,13 @@ class Events:
                 found[name, is_text].append((slices.of_packet[packets], values))
         out = {}
         for (name, is_text), columns in found.items():
-            at = np.concatenate([column[0] for column in columns])
-            values = np.concatenate([column[1] for column in columns])
-            order = np.argsort(at, kind="stable")
-            out[name] = at[order], values[order], is_text
+            whole = np.zeros(len(slices.start), np.result_type(*(column[1] for column in columns)))
+            there = np.zeros(len(slices.start), bool)
+            for at, values in columns:
+                mine = at >= 0  # not of an end that nothing began
+                whole[at[mine]], there[at[mine]] = values[mine], True
+            found_at = np.flatnonzero(there)
+            out[name] = found_at, whole[found_at], is_text
         return out
 
     def _tracks(self, group: Group, lives: I64) -> U64:

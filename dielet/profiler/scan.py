@@ -20,6 +20,7 @@ I64 = NDArray[np.int64]
 Path = tuple[int, ...]
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 MAX_VARINT = 10
+ROWS = 1024  # messages that are looked at together
 
 
 def read_varint(data: Buffer | memoryview | bytes, at: int, end: int) -> tuple[int, int]:
@@ -163,12 +164,12 @@ class Shapes:
                 continue
             rows = gather(data, starts[places], length)
             while len(places):
-                holes, mask, pattern = self._walk(rows[0])
-                same = ((rows & mask) == pattern).all(axis=1)
+                holes, mask, pattern = self._walk(rows[0, :length])
+                same = _alike(rows, mask, pattern)
                 if same.all():
-                    yield Group(places, rows, holes)
+                    yield Group(places, rows[:, :length], holes)
                     break
-                yield Group(places[same], rows[same], holes)
+                yield Group(places[same], rows[same, :length], holes)
                 places, rows = places[~same], rows[~same]
 
     def _walk(self, row: Buffer) -> tuple[tuple[Hole, ...], Buffer, Buffer]:
@@ -249,7 +250,27 @@ def fields(data: bytes | memoryview) -> Iterator[tuple[int, int | bytes]]:
         at += length
 
 
+def _alike(rows: Buffer, mask: Buffer, pattern: Buffer) -> NDArray[np.bool_]:
+    """Which rows are `pattern` under `mask`; by words, in blocks that stay in the cache."""
+    wide = [np.zeros(rows.shape[1], np.uint8) for _ in range(2)]
+    for target, source in zip(wide, (mask, pattern), strict=True):
+        target[: len(source)] = source
+    mask8, pattern8 = (row.view(np.uint64) for row in wide)
+    words = rows.view(np.uint64)
+    same = np.empty(len(rows), bool)
+    for at in range(0, len(rows), ROWS):
+        block = slice(at, at + ROWS)
+        same[block] = ((words[block] & mask8) == pattern8).all(axis=1)
+    return same
+
+
 def gather(data: Buffer, starts: I64, length: int) -> Buffer:
-    """uint8 [messages, length]: messages of one length, copied out."""
-    windows = np.ndarray((data.size - length + 1,), f"V{length}", data, 0, (1,))
-    return windows[starts].view(np.uint8).reshape(len(starts), length)
+    """uint8 [messages, length and what makes it whole words]: messages of one length, copied."""
+    whole = -(-length // 8) * 8
+    if int(starts.max()) + whole > data.size:
+        out = np.zeros((len(starts), whole), np.uint8)
+        windows = np.ndarray((data.size - length + 1,), f"V{length}", data, 0, (1,))
+        out[:, :length] = windows[starts].view(np.uint8).reshape(len(starts), length)
+        return out
+    windows = np.ndarray((data.size - whole + 1,), f"V{whole}", data, 0, (1,))
+    return windows[starts].view(np.uint8).reshape(len(starts), whole)
