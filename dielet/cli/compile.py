@@ -34,6 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="default: host, this machine",
     )  # fmt: skip
     parser.add_argument("--chiplets", type=int, metavar="N", help="default: as the device has")
+    parser.add_argument(
+        "--num-devices", type=int, metavar="N", help="devices that share the model; default: its own"
+    )
+    parser.add_argument(
+        "--partition", choices=("column", "column_row"),
+        help="how linears are divided over chiplets; default: as the device file says",
+    )  # fmt: skip
     parser.add_argument("--weights", choices=("bf16", "int8", "int4"), help="number format")
     parser.add_argument("--group", type=int, metavar="32|64|128", help="weights per scale")
     parser.add_argument(

@@ -197,10 +197,11 @@ class Runtime:
         self._io(bases, program, "hidden_in")[:n] = hidden
         self._run(tables, bases, 0, n)
         values = self._io(bases, program, "logits")
+        selects = [c for c in program.commands if c.kind == "select"]
+        places = [program.io[f"select.{program.queues[c.queue].chiplet}"] for c in selects]
         shares = [
-            (int(c.attrs["first_column"]), self._select_words(program.io[f"select.{chiplet}"])[:n])
-            for c in program.commands
-            if c.kind == "select" and (chiplet := program.queues[c.queue].chiplet) is not None
+            (int(c.attrs["first_column"]), self._select_words(place)[:n])
+            for c, place in zip(selects, places, strict=True)
         ]
         bad = sum(int(words[:, 2].sum()) for _, words in shares)
         if bad:

@@ -15,7 +15,7 @@ IDS = (np.arange(37) * 11 % 331).astype(np.int32)
 
 
 def logits(folder: Path, new: int = 6) -> np.ndarray:
-    """Of a prompt, then of `new` greedy tokens, then of two sequences at once."""
+    """Of a prompt, of `new` greedy tokens, of two sequences at once, of all tokens of a chunk."""
     runtime = load_runtime(folder, threads=2)
     states = [runtime.new_state(), runtime.new_state()]
     found = []
@@ -26,6 +26,7 @@ def logits(folder: Path, new: int = 6) -> np.ndarray:
         last = runtime.forward(states[0], np.array([last.argmax], np.int32))
     runtime.forward(states[1], IDS[:3])
     found += [row.values.copy() for row in runtime.forward_batch(states, IDS[:2])]
+    found += [row.values.copy() for row in runtime.forward_all(states[1], IDS[3:8])]
     runtime.close()
     return np.array(found)
 

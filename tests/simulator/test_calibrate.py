@@ -1,0 +1,79 @@
+"""The calibration: what it measures can be read back and is used; a command or two for real."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dielet.devices import load_device, read_device
+from dielet.program.commands import ENTRIES
+from dielet.program.commands import Run as Bound
+from dielet.simulator import simulate, simulate_program
+from dielet.simulator.calibrate import (
+    Measured,
+    _attentions,
+    _linears,
+    _small,
+    calibrate,
+    calibrated_host,
+    host_toml,
+)
+from dielet.simulator.microbench import Bench
+from tests.models import LLAMA, QWEN, plan
+
+FOUND = Measured(
+    rates={"linear int8g128.k512 1": 7e10, "linear int8g128.k2048 1": 8e10, "rmsnorm bf16 1": 5e10},
+    alone=3e10, together=4e10, setup=30.0, signal=50.0, launch=25000.0, latency=90.0,
+)  # fmt: skip
+
+
+def test_what_was_measured_is_read_back() -> None:
+    device = read_device(host_toml(FOUND), "host.toml")
+    core = device.engine["core"]
+    assert core.rates["linear int8g128.k2048 1"] == 80 * 10**9
+    assert (core.setup, core.port["dram"], device.launch) == (30_000, 30 * 10**9, 25_000_000)
+    assert device.memory["dram"].bandwidth == 40 * 10**9
+    assert device.memory["dram"].latency == 90_000 and device.signal.chiplet == 50_000
+    assert core.commands == load_device("host").engine["core"].commands
+    assert simulate(LLAMA, device, 8, 4, max_seq_len=64).tpot_s > 0
+
+
+def test_faster_kernels_give_faster_programs() -> None:
+    program = plan(QWEN, weights="int8").programs[2]
+    device = read_device(host_toml(FOUND), "host.toml")
+    slower = host_toml(FOUND).replace("70000.0 MOP/s", "7000.0 MOP/s").replace("80000", "8000")
+    a, b = (
+        simulate_program(program, d, Bound(3, 1)).duration
+        for d in (device, read_device(slower, "host.toml"))
+    )
+    assert a < b
+
+
+def test_the_cache_keeps_one_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert calibrated_host() is None
+    path = tmp_path / "dielet" / "devices" / "host.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text(host_toml(FOUND))
+    assert calibrated_host() == read_device(host_toml(FOUND), str(path))
+
+
+def test_single_commands_are_timed() -> None:
+    bench = Bench()
+    linears = list(_linears("int8g128", 512, 1, 256))[:50]
+    nanoseconds = bench.time(linears, 1, rounds=2).command()
+    assert 500 < nanoseconds < 1e7
+    split = bench.time(linears, 2, rounds=2)
+    assert len(split.rounds[0]) == 2 and split.whole() > 0
+    attention = next(_attentions(64, 3, 1, 64))
+    assert ENTRIES["attention"].depth(attention, Bound(63, 1)) == 64
+    kinds = {commands[0].kind for commands in _small(1)}
+    assert kinds == {"rmsnorm", "silu_mul", "quantize", "rotary", "kv_append", "select"}
+
+
+@pytest.mark.slow
+def test_this_machine_can_be_measured() -> None:
+    said: list[str] = []
+    device = read_device(host_toml(calibrate(said.append)), "host.toml")
+    assert len(device.engine["core"].rates) > 100 and len(said) > 100
