@@ -35,7 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--chiplets", type=int, metavar="N", help="default: as the device has")
     parser.add_argument(
-        "--num-devices", type=int, metavar="N", help="devices that share the model; default: its own"
+        "--num-devices",
+        type=int,
+        metavar="N",
+        help="devices that share the model; default: its own",
     )
     parser.add_argument(
         "--partition", choices=("column", "column_row"),
@@ -141,6 +144,7 @@ def dry_run(checkpoint: Checkpoint, options: CompileOptions, console: Console) -
             "programs": [program.name for program in plan.programs],
             "bytes": nbytes,
             "memory": memory,
+            "chiplet_bytes": list(plan.chiplet_bytes),
             "seconds": seconds,
         }
     )
@@ -154,9 +158,18 @@ def dry_run(checkpoint: Checkpoint, options: CompileOptions, console: Console) -
         **disk,
         "memory when run": f"{size(sum(memory.values()))}, with one full sequence",
         **run_time,
+        **_per_chiplet(plan),
         "time to compile": f"about {duration(seconds)}",
     }
     console.out(table(rows))
+
+
+def _per_chiplet(plan: ModelPlan) -> dict[str, str]:
+    """What the fullest chiplet of a device with memories of their own needs of its DRAM."""
+    if not plan.chiplet_bytes:
+        return {}
+    room = plan.device.memory["dram"].size
+    return {"DRAM of a chiplet": f"{size(max(plan.chiplet_bytes))} of {size(room)}"}
 
 
 def estimated_seconds(checkpoint: Checkpoint, plan: ModelPlan) -> float:

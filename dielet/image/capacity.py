@@ -19,7 +19,12 @@ Replan = Callable[..., "Planner"]
 
 
 def memory_by_chiplet(plan: Planner) -> list[dict[str, int]]:
-    """Bytes of DRAM by owner, for every chiplet; `kv` is for as many sequences as are decoded."""
+    """Bytes of DRAM by owner, for every chiplet that has its own; nothing on a host.
+
+    `kv` is for as many sequences as are decoded together.
+    """
+    if not plan.device.local_memory:
+        return []
     decoder, head = (_by_chiplet(plan, p.shares) for p in (plan.decoder, plan.head))
     table = _by_chiplet(plan, plan.table.shares if plan.table is not None else ())
     sequences = max(plan.batch_sizes)

@@ -14,7 +14,7 @@ from dielet.devices import Device, load_device, resized
 from dielet.errors import UsageError
 from dielet.formats.packed import WeightFormat
 from dielet.graph import Graph, assign_formats, fuse, verify_graph
-from dielet.image.capacity import check_capacity, check_shared
+from dielet.image.capacity import check_capacity, check_shared, memory_by_chiplet
 from dielet.image.formats import Stored, choose_format, default_weights
 from dielet.image.options import CompileOptions
 from dielet.models import build_decoder, build_head
@@ -44,6 +44,7 @@ class ModelPlan:
     head: WeightPlan
     embedding: WeightFormat
     kv: KvLayout
+    chiplet_bytes: tuple[int, ...]  # DRAM that each chiplet needs; nothing on a host
     programs: tuple[Program, ...]
 
     @property
@@ -157,6 +158,7 @@ class Planner:
             head=self.head,
             embedding=self.formats[EMBEDDING],
             kv=self.kv,
+            chiplet_bytes=tuple(sum(owners.values()) for owners in memory_by_chiplet(self)),
             programs=programs,
         )
 

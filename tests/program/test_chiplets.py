@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -13,7 +17,14 @@ from dielet.codegen import compile_kernels, host_target
 from dielet.errors import CapacityError, InternalError, UsageError
 from dielet.host.tables import kernel_key
 from dielet.image import ModelPlan
-from dielet.program import Command, Program, check_happens_before, interpret, verify_program
+from dielet.program import (
+    Command,
+    Program,
+    check_happens_before,
+    explain,
+    interpret,
+    verify_program,
+)
 from dielet.program.chiplet_attention import query_runs
 from dielet.program.commands import Run
 from dielet.program.interpret import as_early, as_late, execute, shuffled
@@ -238,6 +249,24 @@ def test_weights_come_early_as_far_as_the_scratchpad_has_room(tmp_path: Path) ->
         for n in waiting
         for dep in program.commands[n].deps
     )
+
+
+@pytest.mark.parametrize("name", ["decode_1_kv64", "head_1"])
+def test_listings(golden: Callable[[str, str], None], name: str) -> None:
+    one_layer = msgspec.structs.replace(QWEN, layers=1)
+    model = plan(one_layer, device="rebel100", chiplets=2, weights="bf16")
+    golden(f"qwen3-bf16-rebel100-2.{name}.txt", "\n".join(explain(named(model, name))) + "\n")
+
+
+def test_replay(golden: Callable[[str, str], None]) -> None:
+    """A refactoring changes no program: the hash of every listing of a corpus."""
+    hashes = {}
+    for family, weights, case in itertools.product(SPECS, ("bf16", "int8"), CASES):
+        digest = hashlib.sha256()
+        for program in plan(SPECS[family], weights=weights, **given(*case)).programs:
+            digest.update("\n".join(explain(program)).encode())
+        hashes[f"{family} {weights} {' '.join(map(str, case))}"] = digest.hexdigest()[:16]
+    golden("replay-chiplets.json", json.dumps(hashes, indent=1) + "\n")
 
 
 # What does not fit.
