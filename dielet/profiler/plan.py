@@ -113,7 +113,7 @@ class RunFigures:
 
     def __init__(self, work: Work, command: I64, share: F64) -> None:
         def matrix(coefficients: F64) -> F64:
-            return work.matrix(coefficients)[:, command] * share
+            return coefficients[:, command] * share
 
         columns = {name: work.moved[:, :, n] for n, name in enumerate(work.memories)}
         self._work = work

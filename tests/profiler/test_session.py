@@ -434,8 +434,8 @@ def test_facts_are_those_of_the_program(model: Model) -> None:
     facts = Facts.of(program, place, None)
     terms = facts.work.terms(np.array([1.0]), np.array([9.0]))
     dram = facts.work.memories.index("dram")
-    moved = terms @ facts.work.matrix(facts.work.moved[:, :, dram])
-    ops = terms @ facts.work.matrix(facts.work.ops)
+    moved = terms @ facts.work.moved[:, :, dram]
+    ops = terms @ facts.work.ops
     kinds = [c.kind for c in program.commands]
     attention = kinds.index("attention")
     heads, D = 1, 32  # of this chiplet: one of two KV heads, with two query heads
@@ -443,3 +443,56 @@ def test_facts_are_those_of_the_program(model: Model) -> None:
     assert ops[0, attention] == 4 * 10 * 2 * D
     linear = kinds.index("linear")
     assert ops[0, linear] == 2 * 64 * 64  # q_proj: half of 128 outputs
+
+
+def test_programs_for_an_npu_run_here_are_drawn_as_what_they_are(tmp_path: Path) -> None:
+    """Functional runs: the engines of the device, the clock of this machine."""
+    folder = talking(tmp_path / "m", device="rebel100", weights="bf16")
+    with dielet.load(folder, threads=2) as npu, Session(tmp_path / "out") as session:
+        npu.generate("hi", max_new_tokens=3, temperature=0)
+    trace = read(session.files[0])
+    assert trace.tree()[0] == "Device 0 (rebel100, run on the host, measured)"
+    assert trace.attributes["device"] == "rebel100"
+    assert trace.attributes["device_clock"] == "measured"
+    assert {"Neural DMA", "Task DMA", "External HDMA"} <= {s.category for s in trace.commands()}
+    assert not any(s.flows for s in trace.commands() if s.category == "Neural DMA")
+    assert session.summary().commands == len(trace.commands())
+
+
+@pytest.mark.parametrize(("device", "chiplets"), [("host", 3), ("rebel100", 4)])
+def test_bytes_and_operations_are_those_of_the_entries(
+    tmp_path: Path, device: str, chiplets: int
+) -> None:
+    """The columns against each command's own cost, at several bindings."""
+    from dataclasses import replace
+
+    from dielet.image import open_directory
+    from dielet.profiler.work import Work
+    from dielet.program.commands import ENTRIES, Run
+    from tests.models import QWEN, compiled
+
+    compiled(tmp_path / "m", QWEN, device=device, chiplets=chiplets, weights="bf16",
+             batch_sizes=(1, 3))  # fmt: skip
+    files = open_directory(tmp_path / "m")
+    for name in ("prefill_16_kv64", "decode_1_kv64", "decode_3_kv64", "head_1"):
+        program = files.program(name)
+        for past, valid in ((0, 1), (31, 3), (40, 16), (63, 1)):
+            rows = min(valid, program.tokens)
+            batch = program.phase == "decode" and program.tokens > 1
+            run = Run(past, rows, (past,) * rows if batch else ())
+            for skips in (True, False):
+                described = replace(files.device(), padding="skipped" if skips else "computed")
+                work = Work(program, described, None)
+                terms = work.terms(np.array([float(rows)]), np.array([float(past)]))
+                moved = terms @ work.moved.sum(axis=2)
+                ops = terms @ work.ops
+                for number, command in enumerate(program.commands):
+                    cost = ENTRIES[command.kind].cost(command, run if skips else None)
+                    exact = sum(cost.reads.values()) + sum(cost.writes.values())
+                    slack = 0.0
+                    if command.attrs.get("extent") == "positions":  # copied in whole panels
+                        slack = sum(32 * o.region.nbytes / program.capacity
+                                    for o in command.operands)  # fmt: skip
+                    assert abs(moved[0, number] - exact) <= slack + 1e-6 * exact, command.kind
+                    expected = sum(cost.ops.values())
+                    assert ops[0, number] == pytest.approx(expected, rel=1e-9), command.kind
