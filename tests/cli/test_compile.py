@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -276,6 +277,8 @@ def test_the_demo_talks(dielet, empty_cache, monkeypatch):
     assert spoken.code == 0
     assert "plants" in found["text"]
     assert found["chiplets"] == 4 and found["decode_tok_s"] > 0
+    (trace,) = spoken.json["profile"]
+    assert Path(trace).is_file()
     spoken = dielet("demo", "--max-new-tokens", 60)
     assert found["text"] in spoken.out and "tokens/s" in spoken.out
     assert "compiling" not in spoken.err and "Next:" in spoken.out
