@@ -6,6 +6,7 @@ is one.  Linears read their weights from a mapped file that no cache holds, as t
 
 from __future__ import annotations
 
+import platform
 import re
 import tempfile
 from collections.abc import Callable, Iterator
@@ -15,9 +16,11 @@ from time import perf_counter_ns
 
 import numpy as np
 
+import dielet
 from dielet import paths
 from dielet.checkpoint.random import RandomCheckpoint
 from dielet.checkpoint.spec import ModelSpec
+from dielet.codegen import host_target
 from dielet.devices import Device, device_text, read_device
 from dielet.formats.packed import WeightFormat
 from dielet.formats.parallel import available_cores
@@ -270,21 +273,22 @@ def _in_order(kind: str, operands: list[Operand]) -> list[Operand]:
 def host_toml(found: Measured) -> str:
     """The host's device file with the figures of this machine."""
     text = device_text("host")
-    head, _, tail = text.partition("[engine.core.port]\n")
-    port, memories = tail[: tail.index("[memory.dram]")], tail[tail.index("[memory.dram]") :]
-    port = f"[engine.core.port]\ndram = {_bandwidth(found.alone)}\n"
-    peaks = re.search(r"\[engine\.core\.peak\]\n(?:.+\n)+", text)
-    rates = "".join(
-        f'"{name}" = "{rate / 1e6:.1f} MOP/s"  # measured\n' for name, rate in found.rates.items()
+    made = f"{platform.machine()}, target {host_target().name}, dielet {dielet.__version__}"
+    text = re.sub(
+        r"\A(#.*\n)+", f"# Measured by `dielet devices host --calibrate`: {made}.\n", text
     )
+    head, _, memories = text.partition("[memory.dram]\n")
     head = _set(head, "setup", _time(found.setup))
     head = _set(head, "launch", _time(found.launch)) if found.launch else head
+    head = _set(head, "dram", _bandwidth(found.alone))
     memories = _set(memories, "bandwidth", _bandwidth(found.together))
     memories = _set(memories, "latency", _time(found.latency))
     memories = _set(memories, "engine", _time(found.signal))
     memories = _set(memories, "chiplet", _time(found.signal))
-    peak = peaks[0] if peaks else ""
-    return f"{head}{port}{peak}[engine.core.rates]\n{rates}\n{memories}"
+    rates = "".join(
+        f'"{name}" = "{rate / 1e6:.1f} MOP/s"  # measured\n' for name, rate in found.rates.items()
+    )
+    return f"{head}[engine.core.rates]\n{rates}\n[memory.dram]\n{memories}"
 
 
 def _set(text: str, key: str, value: str) -> str:

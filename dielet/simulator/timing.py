@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dielet.devices import Device
+from dielet.errors import Unsupported
 from dielet.host.deal import deal
 from dielet.program import Program
 from dielet.program.commands import Run
@@ -18,7 +19,7 @@ from dielet.program.records import BOUNDS, Execution, Lane
 from dielet.simulator import native
 from dielet.simulator.costs import Costs, Work
 from dielet.simulator.machine import Machine
-from dielet.simulator.tasks import PER_SECOND, Tasks, Walk
+from dielet.simulator.tasks import MAX_LEG_BYTES, PER_SECOND, Tasks, Walk
 
 I64 = NDArray[np.int64]
 COMPUTE, MEMORY, LINK, WAIT, SETUP = range(len(BOUNDS))
@@ -202,6 +203,12 @@ class _Builder:
 
     def tasks(self, machine: Machine) -> Tasks:
         legs = [leg for work in self._works for leg in work.legs]
+        largest = max((leg[0] for leg in legs), default=0)
+        if largest > MAX_LEG_BYTES:
+            raise Unsupported(
+                f"one command moves {largest / 1e9:.1f} GB; the simulator takes at most "
+                f"{MAX_LEG_BYTES / 1e9:.1f} GB: divide the model over more chiplets"
+            )
         for work in self._works:
             for name, nbytes in work.moved:
                 self.moved[name] = self.moved.get(name, 0) + nbytes

@@ -11,6 +11,7 @@ import pytest
 
 from dielet.devices import load_device, overridden
 from dielet.devices.device import Device
+from dielet.errors import Unsupported
 from dielet.program import Command, Operand, Program, Region
 from dielet.program.commands import ENTRIES, Run
 from dielet.program.records import BOUNDS
@@ -171,6 +172,11 @@ def test_one_transfer(kind: str, x: str, y: str, engine: str, rate: float, fixed
     timing = one(copy(kind, x, y, nbytes), load_device("rebel100"), engine)
     expected = fixed * NS + -(-nbytes * 10**12 // int(rate))
     assert timing.duration == expected
+
+
+def test_a_command_that_moves_too_much_is_refused() -> None:
+    with pytest.raises(Unsupported, match="divide the model over more chiplets"):
+        one(copy("copy", "kv", "shared.0", 5 * 10**9), load_device("rebel100"), "task_dma")
 
 
 def test_between_devices() -> None:
