@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE,...",
         help="change a figure of the device (memory.dram.bandwidth='0.6 TB/s', or x0.5 of what it "
-        "is) or of the model (chiplets, partition, weights, prompt_tokens, batch, ...); with "
-        "several values or names, every combination is tried",
+        "is) or of the model (chiplets, partition, weights, layers, kv_heads, prompt_tokens, ...); "
+        "with several values or names, every combination is tried",
     )  # fmt: skip
     parser.add_argument(
         "--profile", nargs="?", const=".", metavar="DIR",

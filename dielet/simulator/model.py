@@ -19,7 +19,7 @@ from dielet.errors import MissingFile, Unsupported, UsageError
 from dielet.formats.packed import WeightFormat
 from dielet.image import CompileOptions, ModelFiles, open_directory
 from dielet.image.capacity import check_capacity, check_shared
-from dielet.image.formats import Stored
+from dielet.image.formats import Stored, default_weights
 from dielet.image.manifest import NAME
 from dielet.image.plan import HEAD_ROWS, Planner
 from dielet.program import Program, Shape
@@ -28,7 +28,8 @@ OF_DEVICE = {"chiplets": "chiplets", "devices": "num_devices", "partition": "par
 OPTIONS = tuple(
     field.name for field in fields(CompileOptions) if field.name not in ("device", *OF_DEVICE)
 )
-"""Compile options that `--set` may change; what else it names is a figure of the device."""
+SIZES = ("hidden", "layers", "heads", "kv_heads", "head_dim", "intermediate", "vocab")
+"""Compile options and sizes of the model that `--set` may change; the rest is the device's."""
 
 
 @dataclass(frozen=True)
@@ -153,11 +154,14 @@ def _structure(device: Device) -> object:
 
 
 def configured(source: Source, device: Device, changes: Mapping[str, str]) -> tuple[Source, Device]:
-    """The model and the device with `--set` changes: of compile options, or of device figures."""
+    """The model and the device with `--set` changes: of sizes, options, or device figures."""
     options: dict[str, Any] = {}
+    sizes: dict[str, int] = {}
     figures: dict[str, str] = {}
     for name, text in changes.items():
-        if name in OPTIONS:
+        if name in SIZES and not (name == "layers" and _option(name, text) <= source.spec.layers):
+            sizes[name] = _option(name, text)
+        elif name in OPTIONS:
             options[name] = _option(name, text)
         else:
             figures[name] = text
@@ -165,7 +169,17 @@ def configured(source: Source, device: Device, changes: Mapping[str, str]) -> tu
                 options[OF_DEVICE[name]] = None  # it counts, whatever the model was compiled with
     if figures:
         device = overridden(device, figures)
+    if sizes:
+        source = _resized(source, sizes)
     return replace(source, options=replace(source.options, **options)), device
+
+
+def _resized(source: Source, sizes: dict[str, int]) -> Source:
+    """A model of other sizes, its weights of the same kind."""
+    linears = {n: t for n, t in source.tensors.items() if n.endswith("_proj.weight")}
+    weights = source.options.weights or default_weights(linears)
+    spec = msgspec.structs.replace(source.spec, **sizes)
+    return spec_source(spec, replace(source.options, weights=weights))
 
 
 def _option(name: str, text: str) -> Any:

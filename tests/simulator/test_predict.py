@@ -151,7 +151,13 @@ def test_figures_and_options_can_be_set() -> None:
     planner = other.clock.programs.planner
     assert (planner.partition, planner.weights, other.prompt_tokens) == ("column", "int8", 16)
     assert other.device.launch == 0
+    wider = simulate(LLAMA, "rebel100", 8, 4, max_seq_len=64, changes={"intermediate": "320"})
+    assert wider.clock.programs.planner.spec.intermediate == 320
+    assert wider.bytes["dram"] > base.bytes["dram"]
+    deeper = simulate(LLAMA, "rebel100", 8, 4, max_seq_len=64, changes={"layers": "5"})
+    assert deeper.clock.programs.planner.spec.layers == 5
     for changes, complaint in (
+        ({"heads": "5"}, "not a multiple of kv_heads"),
         ({"memory.drum.bandwidth": "1 GB/s"}, "has no .memory.drum."),
         ({"layers": "few"}, "whole number"),
         ({"memory.dram.bandwidth": "x"}, "cannot be taken"),
