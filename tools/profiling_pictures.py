@@ -83,8 +83,9 @@ def measured(folder: Path, model: str) -> None:
     loaded = dielet.load(model)
     loaded.generate("who are you", max_new_tokens=8, temperature=0)
     with Session(folder) as session:
-        loaded.generate("who are you", max_new_tokens=8, temperature=0)
-    trace = read_trace(session.files[-1])
+        loaded.generate("who are you", max_new_tokens=30, temperature=0)
+    steps = [read_trace(path) for path in session.files[2:]]
+    trace = min(steps, key=lambda step: np.ptp(span(step, "_W0_")))  # the least disturbed
     begin, end = span(trace, "layers.5.", "layers.6.")
     cores = loaded.runtime.threads  # type: ignore[attr-defined]
     name = loaded.spec.name or loaded.spec.model_type

@@ -254,14 +254,14 @@ def begin_with_process() -> None:
     session = Session(os.environ.get(profiling.FOLDER) or ".")
     session._only_asked = True
     session.start()
-    atexit.register(_finish, session)
+    atexit.register(_finish, session, os.getpid())
 
 
 _begun = False
 
 
-def _finish(session: Session) -> None:
-    if session._recorder is not None:
+def _finish(session: Session, process: int) -> None:
+    if session._recorder is not None and os.getpid() == process:  # not in a fork of it
         files = session.stop()
         if files:
             _say(f"profile written: {files[0]}")

@@ -145,6 +145,27 @@ def test_times_are_those_of_the_stamps(model: Model, tmp_path: Path) -> None:
     np.testing.assert_allclose(np.sort(measured), np.sort(durations) * rate, atol=2)
 
 
+@pytest.mark.parametrize(("chiplets", "threads"), [(1, 1), (1, 2), (3, 2), (4, 2), (2, 3)])
+def test_any_number_of_chiplets_on_any_number_of_workers(
+    tmp_path: Path, chiplets: int, threads: int
+) -> None:
+    """Slices never overlap on a track, and the parts of a command add up to it."""
+    folder = talking(tmp_path / "m", chiplets=chiplets, weights="int8")
+    with dielet.load(folder, threads=threads) as loaded, Session(tmp_path / "out") as session:
+        loaded.generate("hi", max_new_tokens=3, temperature=0)
+    trace = read(session.files[-1])
+    groups = {line.strip() for line in trace.tree() if "Chiplet" in line}
+    assert groups == ({f"Chiplet {n}" for n in range(chiplets)} if chiplets > 1 else set())
+    program = loaded.runtime.files.program("decode_1_kv64")
+    names = Counter(s.name for s in trace.commands() if "_W0_" in s.name)
+    layers = Counter(c.layer for c in program.commands)
+    for name, count in names.items():
+        layer = (parse(name) or pytest.fail()).layer
+        assert layers[layer] <= count <= layers[layer] * max(threads, 1)
+    assert len(trace.edges()) == sum(arrows(loaded.runtime.files.program(n))
+                                     for n in programs_of(loaded, trace))  # fmt: skip
+
+
 def test_a_second_session_starts_clean(model: Model, tmp_path: Path) -> None:
     session = Session(tmp_path)
     counts = []
