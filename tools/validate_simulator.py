@@ -53,21 +53,27 @@ class Times:
 
 
 def measured(runtime: Runtime, steps: list[tuple[int, int]], rounds: int, fastest: bool) -> Times:
-    """Medians over rounds of the same steps; or every command's fastest round, added up.
+    """Medians over rounds of the same steps.
 
-    The latter is what one thread would take if nothing else ran: what interrupts a command in one
-    round leaves it alone in another.
+    `fastest`, for a machine that is not idle: of one thread every command's fastest round, added
+    up, since what interrupts a command in one round leaves it alone in another; of several
+    threads, which wait for each other, the fastest round.
     """
     found = [_once(runtime, steps) for _ in range(rounds + 1)][1:]
-    choose = np.min if fastest else np.median
-    spans = choose([spans for _, spans, _ in found], axis=0)
-    times = Times()
-    times.add_kinds(found[0][2], spans, 0.0)
-    times.whole = float(np.median([t.whole for t, _, _ in found]))
-    times.waiting = float(np.median([t.waiting for t, _, _ in found]))
+    kinds = found[0][2]
+    if fastest and runtime.threads > 1:
+        times, spans, _ = min(found, key=lambda one: one[0].whole)
+        times.add_kinds(kinds, spans, 0.0)
+        return times
+    spans = (np.min if fastest else np.median)([spans for _, spans, _ in found], axis=0)
+    times = Times(
+        whole=float(np.median([t.whole for t, _, _ in found])),
+        waiting=float(np.median([t.waiting for t, _, _ in found])),
+    )
+    times.add_kinds(kinds, spans, 0.0)
     if fastest:
-        gaps = min(t.whole - float(s.sum()) - t.waiting for t, s, _ in found)
-        times.whole = float(spans.sum()) + min(t.waiting for t, _, _ in found) + gaps
+        between = min(t.whole - float(s.sum()) for t, s, _ in found)
+        times.whole = float(spans.sum()) + between
     return times
 
 

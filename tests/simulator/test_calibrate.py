@@ -62,7 +62,7 @@ def test_the_cache_keeps_one_calibration(tmp_path: Path, monkeypatch: pytest.Mon
 def test_single_commands_are_timed() -> None:
     bench = Bench()
     linears = list(_linears("int8g128", 512, 1, 256))[:50]
-    nanoseconds = bench.time(linears, 1, rounds=2).command()
+    nanoseconds = bench.time(linears, 1, rounds=2).command([True] * 50)
     assert 500 < nanoseconds < 1e7
     split = bench.time(linears, 2, rounds=2)
     assert len(split.rounds[0]) == 2 and split.whole() > 0
