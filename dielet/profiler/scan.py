@@ -20,7 +20,18 @@ I64 = NDArray[np.int64]
 Path = tuple[int, ...]
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 MAX_VARINT = 10
-ROWS = 1024  # messages that are looked at together
+ROWS, BLOCK = 1024, 1 << 19  # messages, and bytes, that are looked at together
+
+
+def _likely(data: Buffer, begin: int, tag: int, first: int) -> tuple[I64, I64, I64]:
+    """(places, starts and ends of bodies) of what looks like a record and begins in one block."""
+    at = np.flatnonzero(data[begin : min(begin + BLOCK, max(len(data) - 3, 0))] == tag) + begin
+    low, high = data[at + 1], data[at + 2]
+    long = (low >= 128) & (high < 128) & (data[at + 3] == first)
+    likely = ((low < 128) & (high == first)) | long
+    at, low, high, long = at[likely], low[likely], high[likely], long[likely]
+    starts = at + np.where(long, 3, 2)
+    return at, starts, starts + np.where(long, (low & 127) | high.astype(np.int64) << 7, low)
 
 
 def read_varint(data: Buffer | memoryview | bytes, at: int, end: int) -> tuple[int, int]:
@@ -53,14 +64,9 @@ def records(data: Buffer, tag: int, first: int) -> tuple[I64, I64, int]:
     first: what most bodies begin with.  Places that look like such a record are found all at
     once; that they follow one another is then checked, and walked where it is not so.
     """
-    at = np.flatnonzero(data[: max(len(data) - 3, 0)] == tag)
-    low, high = data[at + 1], data[at + 2]
-    long = (low >= 128) & (high < 128) & (data[at + 3] == first)
-    likely = ((low < 128) & (high == first)) | long
-    at, low, high, long = at[likely], low[likely], high[likely], long[likely]
-    lengths = np.where(long, (low & 127) | high.astype(np.int64) << 7, low).astype(np.int64)
-    starts = at + np.where(long, 3, 2)
-    ends = starts + lengths
+    found = [_likely(data, begin, tag, first) for begin in range(0, max(len(data) - 3, 1), BLOCK)]
+    at, starts, ends = (np.concatenate(part) for part in zip(*found, strict=True))
+    lengths = ends - starts
     breaks = [*np.flatnonzero(ends[:-1] != at[1:]).tolist(), len(at) - 1]
     parts: list[tuple[I64, I64]] = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
     place = known = 0  # the next byte; the first of the likely places that is not before it
@@ -122,10 +128,11 @@ class Group:
         """The values of a varint or fixed64 field."""
         part = self.rows[:, hole.offset : hole.offset + hole.width]
         if hole.wire == VARINT:
-            out = np.zeros(len(part), np.uint64)
-            for k in range(hole.width):
-                out |= (part[:, k] & 127).astype(np.uint64) << np.uint64(7 * k)
-            return out
+            kind = np.uint32 if hole.width <= 4 else np.uint64
+            out = (part[:, 0] & 127).astype(kind)
+            for k in range(1, hole.width):
+                out |= np.left_shift(part[:, k] & 127, 7 * k, dtype=kind)
+            return out.astype(np.uint64)
         return (
             np.ascontiguousarray(part)
             .view("<u8" if hole.wire == FIXED64 else "<u4")[:, 0]
