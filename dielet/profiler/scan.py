@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,8 +129,8 @@ class Group:
         """The values of a varint or fixed64 field."""
         part = self.rows[:, hole.offset : hole.offset + hole.width]
         if hole.wire == VARINT:
-            kind = np.uint32 if hole.width <= 4 else np.uint64
-            out = (part[:, 0] & 127).astype(kind)
+            kind = np.dtype(np.uint32 if hole.width <= 4 else np.uint64)
+            out: NDArray[Any] = (part[:, 0] & 127).astype(kind)
             for k in range(1, hole.width):
                 out |= np.left_shift(part[:, k] & 127, 7 * k, dtype=kind)
             return out.astype(np.uint64)
