@@ -36,7 +36,9 @@ from dielet.program.types import Attr, Command, Operand, Region
 from dielet.simulator.microbench import CACHE, WEIGHTS, Bench
 
 ROWS = (1, 2, 4, 8, 16, 32, 128)
-DEPTHS = (512, 2048)
+DEPTHS = (512, 2048, 6144)
+WIDTHS = (512, 2048)
+RESULTS = 8
 HEAD = 1 << 20  # bytes from one head's cache to the next, as in a model for thousands of positions
 TINY = ModelSpec(
     model_type="llama", hidden=64, layers=2, heads=2, kv_heads=2, head_dim=32, intermediate=64,
@@ -184,7 +186,11 @@ def _linears(fmt_name: str, K: int, rows: int, outputs: int = 2048) -> Iterator[
     fmt, arena = WeightFormat.parse(fmt_name), Arena()
     kind = f"int8g{fmt.group}" if fmt.integer else "bf16"
     x = make_buffer("shared", arena, rows, K, kind).operands("x", (0, rows), (0, K))
-    y = make_buffer("shared", arena, rows, outputs, "f32").operands("y", (0, rows), (0, outputs))
+    # Results go to several places in turn, as in a model, where a chunk's are not all in L2.
+    ys = [
+        make_buffer("shared", arena, rows, outputs, "f32").operands("y", (0, rows), (0, outputs))
+        for _ in range(RESULTS)
+    ]
     size = fmt.nbytes(outputs, K)
     attrs: dict[str, Attr] = {
         "K": K, "format": fmt.kind, "group": fmt.group, "minimum": fmt.minimum,
@@ -192,7 +198,7 @@ def _linears(fmt_name: str, K: int, rows: int, outputs: int = 2048) -> Iterator[
     }  # fmt: skip
     for n in range(WEIGHTS // size):
         w = Operand("w", Region("weights", n * size, 1, size, size), "packed")
-        yield Command("linear", 0, "linear", 0, (*x, w, *y), attrs)
+        yield Command("linear", 0, "linear", 0, (*x, w, *ys[n % RESULTS]), attrs)
 
 
 def _attentions(D: int, G: int, rows: int, positions: int) -> Iterator[Command]:
@@ -236,7 +242,7 @@ def _small(rows: int) -> Iterator[list[Command]]:
 
     for out, group in (("int8", 32), ("int8", 128), ("bf16", 0)):
         kind = f"int8g{group}" if group else out
-        for K in DEPTHS:
+        for K in WIDTHS:
             weight = Operand("weight", Region("shared", 0, 1, 4 * K, 4 * K), "f32")
             attrs: dict[str, Attr] = {"K": K, "eps": 1e-6, "out": out, "group": group, "row0": 0}
             yield many("rmsnorm", [*value("x", K), weight, *value("y", K, kind)], attrs)
