@@ -64,7 +64,7 @@ BELL_DONE = BELL_PARKED + MAX_WORKERS * LINE_WORDS  # likewise: contexts finishe
 BELL_SEMAPHORES = BELL_DONE + MAX_WORKERS * LINE_WORDS  # one sem_t, at most a line, each
 BELL_WORDS = BELL_SEMAPHORES + MAX_WORKERS * LINE_WORDS
 
-PATIENCE = 2000  # spins before a waiting worker offers its core to others
+PATIENCE = 50  # spins, about 2 us, before a waiting worker offers its core to others
 
 SYMBOLS = tuple(f"dielet_{name}" for name in ("run", "serve", "execute", "stop", "clock"))
 
