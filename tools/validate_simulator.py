@@ -24,7 +24,7 @@ import numpy as np
 from dielet.devices import Device
 from dielet.host import Runtime, load_runtime
 from dielet.host.runtime import Execution, State
-from dielet.program import Program
+from dielet.host.tables import Tables
 from dielet.program.commands import Run
 from dielet.simulator import simulate_program
 from dielet.simulator.calibrate import calibrated_host
@@ -80,29 +80,29 @@ def measured(runtime: Runtime, steps: list[tuple[int, int]], rounds: int, fastes
 def _once(runtime: Runtime, steps: list[tuple[int, int]]) -> tuple[Times, np.ndarray, list[str]]:
     """One round: its times, the milliseconds of every piece, and their kinds."""
     times, state = Times(), filled(runtime)
-    executions: list[tuple[Program, list[list[int]], list[np.ndarray]]] = []
+    executions: list[tuple[Tables, list[np.ndarray]]] = []
 
-    def note(execution: Execution) -> None:
-        tables = execution.tables
-        commands = [[piece.command for piece in mine] for mine in tables.pieces]
-        executions.append((tables.program, commands, [s.copy() for s in tables.stamps]))
+    def note(execution: Execution) -> None:  # within what is timed, so no more than is needed
+        executions.append((execution.tables, [s.copy() for s in execution.tables.stamps]))
 
     runtime.observer = note
+    tokens = np.full(runtime.chunk, 7, np.int32)
     begun = perf_counter_ns(), runtime.ticks()
     for number, (past, rows) in enumerate(steps):
         state.past = past
-        runtime.forward(state, np.full(rows, 7, np.int32), number == len(steps) - 1)
+        runtime.forward(state, tokens[:rows], number == len(steps) - 1)
     ended = perf_counter_ns(), runtime.ticks()
     runtime.observer = None
     tick = (ended[0] - begun[0]) / (ended[1] - begun[1]) / 1e6  # ms
     times.whole = (ended[0] - begun[0]) / 1e6
     pieces: list[np.ndarray] = []
     kinds: list[str] = []
-    for program, commands, stamps in executions:
+    for tables, stamps in executions:
+        commands = [[piece.command for piece in mine] for mine in tables.pieces]
         first = min(s[0, 0] for s, mine in zip(stamps, commands, strict=True) if mine)
         for mine, s in zip(commands, stamps, strict=True):
             if mine:
-                kinds += [program.commands[n].kind for n in mine]
+                kinds += [tables.program.commands[n].kind for n in mine]
                 before = np.concatenate([[first], s[: len(mine) - 1, 1]])
                 times.waiting += float((s[: len(mine), 0] - before).sum()) * tick
                 pieces.append((s[: len(mine), 1] - s[: len(mine), 0]) * tick)
@@ -163,7 +163,9 @@ def validate(
                 print(
                     f"    {kind:<10} {a.kinds[kind]:9.3f} {b.kinds.get(kind, 0):9.3f} {error:+6.1%}"
                 )
-        print(f"    {'waiting':<10} {a.waiting:9.3f} {b.waiting:9.3f}", flush=True)
+        print(f"    {'waiting':<10} {a.waiting:9.3f} {b.waiting:9.3f}")
+        between = [t.whole - (sum(t.kinds.values()) + t.waiting) / threads for t in (a, b)]
+        print(f"    {'between':<10} {between[0]:9.3f} {between[1]:9.3f}", flush=True)
     runtime.close()
     return found
 

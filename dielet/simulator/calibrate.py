@@ -36,6 +36,7 @@ from dielet.program.types import Attr, Command, Operand, Region
 from dielet.simulator.microbench import CACHE, WEIGHTS, Bench
 
 ROWS = (1, 2, 4, 8, 16, 32, 128)
+WITH_RESIDUAL = (1, 16, 128)
 DEPTHS = (512, 2048, 6144)
 WIDTHS = (512, 2048)
 RESULTS = 8
@@ -87,6 +88,9 @@ def calibrate(say: Say = lambda text: None) -> Measured:
         for K in DEPTHS:
             for rows in ROWS:
                 _rate(bench, found, list(_linears(fmt, K, rows)), rows, say)
+                if rows in WITH_RESIDUAL:
+                    added = list(_linears(fmt, K, rows, residual=True))
+                    _rate(bench, found, added, rows, say)
     for fmt in ("bf16", "int8g128"):
         commands = list(_linears(fmt, 2048, 1))
         nbytes, every = commands[0].operand("w").region.nbytes, [True] * len(commands)
@@ -181,8 +185,13 @@ def _launch(workers: int) -> float:
     return float(between) / 2  # two programs a step
 
 
-def _linears(fmt_name: str, K: int, rows: int, outputs: int = 2048) -> Iterator[Command]:
-    """Linears of K inputs over successive weights, more than any cache holds."""
+def _linears(
+    fmt_name: str, K: int, rows: int, outputs: int = 2048, residual: bool = False
+) -> Iterator[Command]:
+    """Linears of K inputs over weights that are more than any cache holds.
+
+    They alternate between two halves of the weights, as the shares of two chiplets do.
+    """
     fmt, arena = WeightFormat.parse(fmt_name), Arena()
     kind = f"int8g{fmt.group}" if fmt.integer else "bf16"
     x = make_buffer("shared", arena, rows, K, kind).operands("x", (0, rows), (0, K))
@@ -194,11 +203,16 @@ def _linears(fmt_name: str, K: int, rows: int, outputs: int = 2048) -> Iterator[
     size = fmt.nbytes(outputs, K)
     attrs: dict[str, Attr] = {
         "K": K, "format": fmt.kind, "group": fmt.group, "minimum": fmt.minimum,
-        "T": rows if rows == 1 else max(rows, 16), "residual": False, "bias": False,
+        "T": rows if rows == 1 else max(rows, 16), "residual": residual, "bias": False,
     }  # fmt: skip
-    for n in range(WEIGHTS // size):
-        w = Operand("w", Region("weights", n * size, 1, size, size), "packed")
-        yield Command("linear", 0, "linear", 0, (*x, w, *ys[n % RESULTS]), attrs)
+    half = WEIGHTS // size // 2
+    for n in range(2 * half):
+        at = (n // 2 + n % 2 * half) * size
+        w = Operand("w", Region("weights", at, 1, size, size), "packed")
+        y = ys[n % RESULTS]
+        old = ys[(n + RESULTS // 2) % RESULTS][0].region
+        added = [Operand("residual", old, "f32")] * residual
+        yield Command("linear", 0, "linear", 0, (*x, w, *added, *y), attrs)
 
 
 def _attentions(D: int, G: int, rows: int, positions: int) -> Iterator[Command]:

@@ -59,7 +59,7 @@ class Linear(Entry):
         return {**x, **y, "w": fmt.nbytes(columns, K)}
 
     def variant(self, c: Command) -> str:
-        return weight_format(c.attrs).name
+        return weight_format(c.attrs).name + ("+residual" if c.has("residual") else "")
 
     def depth(self, c: Command, run: Run | None = None) -> int:
         return int(c.attrs["K"])
