@@ -74,9 +74,18 @@ def calibrated_host() -> Device | None:
     return read_device(path.read_text("utf-8"), str(path)) if path.is_file() else None
 
 
-def calibrate(say: Say = lambda text: None) -> Measured:
+@dataclass(frozen=True)
+class Scope:
+    """What is measured of linears: formats, depths and rows."""
+
+    formats: tuple[str, ...] = FORMATS
+    depths: tuple[int, ...] = DEPTHS
+    rows: tuple[int, ...] = ROWS
+
+
+def calibrate(say: Say = lambda text: None, scope: Scope | None = None) -> Measured:
     """Measure this machine; takes about a minute, and wants it to be quiet."""
-    bench, found = Bench(), Measured()
+    bench, found, scope = Bench(), Measured(), scope or Scope()
     workers = available_cores()
     found.setup, found.signal = _overheads(bench, workers)
     say(f"a command costs {found.setup:.0f} ns, a signal between cores {found.signal:.0f} ns")
@@ -84,21 +93,8 @@ def calibrate(say: Say = lambda text: None) -> Measured:
     say(f"a program costs {found.launch / 1e3:.1f} us")
     found.latency = _latency(bench)
     say(f"a stream from memory starts in {found.latency:.0f} ns")
-    for fmt in FORMATS:
-        for K in DEPTHS:
-            for rows in ROWS:
-                _rate(bench, found, list(_linears(fmt, K, rows)), rows, say)
-                if rows in WITH_RESIDUAL:
-                    added = list(_linears(fmt, K, rows, residual=True))
-                    _rate(bench, found, added, rows, say)
-    for fmt in ("bf16", "int8g128"):
-        commands = list(_linears(fmt, 2048, 1))
-        nbytes, every = commands[0].operand("w").region.nbytes, [True] * len(commands)
-        alone = nbytes / bench.time(commands, 1).command(every) * 1e9
-        together = nbytes * len(every) / bench.time(commands, workers, rounds=15).whole() * 1e9
-        found.alone = max(found.alone, alone)
-        found.together = max(found.alone, found.together, together)
-        say(f"{fmt}: weights at {alone / 1e9:.1f} GB/s alone, {together / 1e9:.1f} GB/s together")
+    _measure_linears(bench, found, scope, say)
+    _measure_memory(bench, found, workers, say)
     for D, G in SHAPES:
         for rows, positions in ((1, 64), (1, 1024), (128, 128), (128, 1024)):
             attentions = _attentions(D, G, rows, positions)
@@ -108,6 +104,25 @@ def calibrate(say: Say = lambda text: None) -> Measured:
         for commands in _small(rows):
             _rate(bench, found, commands, rows, say)
     return found
+
+
+def _measure_linears(bench: Bench, found: Measured, scope: Scope, say: Say) -> None:
+    for fmt, K, rows in itertools.product(scope.formats, scope.depths, scope.rows):
+        _rate(bench, found, list(_linears(fmt, K, rows)), rows, say)
+        if rows in WITH_RESIDUAL:
+            _rate(bench, found, list(_linears(fmt, K, rows, residual=True)), rows, say)
+
+
+def _measure_memory(bench: Bench, found: Measured, workers: int, say: Say) -> None:
+    """Bandwidth of the weights' memory, of one core and of all: by the linears that it bounds."""
+    for fmt in ("bf16", "int8g128"):
+        commands = list(_linears(fmt, 2048, 1))
+        nbytes, every = commands[0].operand("w").region.nbytes, [True] * len(commands)
+        alone = nbytes / bench.time(commands, 1).command(every) * 1e9
+        together = nbytes * len(every) / bench.time(commands, workers, rounds=15).whole() * 1e9
+        found.alone = max(found.alone, alone)
+        found.together = max(found.alone, found.together, together)
+        say(f"{fmt}: weights at {alone / 1e9:.1f} GB/s alone, {together / 1e9:.1f} GB/s together")
 
 
 def _rate(

@@ -12,6 +12,7 @@ from dielet.program.commands import Run as Bound
 from dielet.simulator import simulate, simulate_program
 from dielet.simulator.calibrate import (
     Measured,
+    Scope,
     _attentions,
     _linears,
     _small,
@@ -75,5 +76,10 @@ def test_single_commands_are_timed() -> None:
 @pytest.mark.slow
 def test_this_machine_can_be_measured() -> None:
     said: list[str] = []
-    device = read_device(host_toml(calibrate(said.append)), "host.toml")
-    assert len(device.engine["core"].rates) > 100 and len(said) > 100
+    found = calibrate(said.append, Scope(("int8g64",), (512, 2048), (1,)))
+    device = read_device(host_toml(found), "host.toml")
+    rates = device.engine["core"].rates
+    assert {"linear int8g64.k512 1", "linear int8g64+residual.k2048 1"} <= set(rates)
+    kinds = {name.split()[0] for name in rates}
+    assert {"attention", "rmsnorm", "rotary", "kv_append", "select"} <= kinds
+    assert len(said) == len(rates) + 5
