@@ -185,6 +185,9 @@ class _Reader:
             for memory in engine.port:
                 if memory not in device.memory:
                     self.fail(f"engine.{engine.name}.port", f"there is no [memory.{memory}]")
+        scratchpad = device.memory.get("scratchpad")
+        if device.local_memory and scratchpad and not scratchpad.size:
+            self.fail("memory.scratchpad.size", "is missing: weights are cut to it")
         if missing := device.missing_parts():
             self.fail("shared_memory", f"'{device.shared_memory}' needs [{'], ['.join(missing)}]")
 

@@ -99,6 +99,14 @@ def test_devices_know_the_command_set() -> None:
     assert set(COMMANDS) >= set(ENTRIES)
 
 
+def test_a_scratchpad_has_a_size() -> None:
+    text = device_text("atom").replace(
+        'size = "32 MB"                  # source: vendor architecture page, 4', "# 4"
+    )
+    with pytest.raises(DamagedFile, match=r"memory.scratchpad.size: is missing"):
+        read_device(text, "atom.toml")
+
+
 @pytest.mark.parametrize(
     ("text", "unit", "value"),
     [
