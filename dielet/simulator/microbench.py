@@ -23,7 +23,7 @@ from dielet.program.types import Command, Program, Queue
 
 WEIGHTS = 192 << 20  # bytes: several times the last-level cache, mapped from a file as weights are
 CACHE = 96 << 20
-SHARED = 16 << 20
+SHARED = 64 << 20  # every operand of the longest series of commands
 LONG_ENOUGH = 20_000_000  # ns
 BYTE = 0x3C  # every number made of it is about one, in every format
 
@@ -57,6 +57,9 @@ class Bench:
         together: bool = False,
     ) -> Run:
         """Run `commands` on `workers`, split over them, or with `together` one each in turn."""
+        for command in commands:
+            for operand in command.operands:
+                assert operand.region.end <= len(self.bases[operand.region.space]), operand
         program = _program(commands, workers if together else 1)
         keys = [kernel_key(c) for c in commands]
         library = compile_kernels(keys, host_target(), paths.cache_dir("native"))
