@@ -1,0 +1,184 @@
+"""A trace as tables: runs of programs, and of each kind of run a matrix of its commands.
+
+Runs of one kind have the same commands on the same tracks.  What is the same in all of them is kept
+once (`Pieces`); what differs is a matrix [runs, pieces].  Everything else is computed from these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+F64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+COMPUTE, DMA, SYNC, HOST = "compute", "dma", "sync", "host"
+CLASSES = (COMPUTE, DMA, SYNC, HOST)
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A track with commands.  chiplet: None where the device has but one die."""
+
+    device: str
+    chiplet: int | None
+    engine: str
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Executor:
+    """What does one command after the other: an engine of a chiplet, or a worker of the host."""
+
+    device: str
+    chiplet: int | None
+    engine: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The commands that all runs of a kind have, in columns [pieces].
+
+    lane, executor: places in the table's lists.  operation, kind, shape, format, route and waits:
+    places in the table's texts, -1 for none.  index: tells apart commands of one operation.
+    """
+
+    lane: I32
+    executor: I32
+    operation: I32
+    index: I32
+    kind: I32
+    shape: I32
+    format: I32
+    route: I32
+    waits: I32
+
+    def __len__(self) -> int:
+        return len(self.lane)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """All runs of one kind.
+
+    runs: their numbers.  start, end: ns; nbytes and ops: -1 where the trace does not say; percent:
+    of the nearest peak, -1 likewise; bound: place in the table's bounds, -1 likewise; all of these
+    [runs, pieces].  edges: int32 [n, 2], from piece to piece, that dependencies make.
+    """
+
+    phase: str
+    program: str
+    runs: I64
+    pieces: Pieces
+    start: I64
+    end: I64
+    nbytes: I64
+    ops: I64
+    percent: I32
+    bound: NDArray[np.int8]
+    edges: I32
+
+    @cached_property
+    def duration(self) -> I64:
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Every run of a program, in order of start, in columns.
+
+    step: the step that it is part of; workload: which of that step's runs it is.  tokens, valid,
+    past, capacity: -1 where not known.  phase, program: by name.
+    """
+
+    step: I64
+    workload: I64
+    start: I64
+    end: I64
+    phase: list[str]
+    program: list[str]
+    tokens: I64
+    valid: I64
+    past: I64
+    capacity: I64
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+@dataclass(frozen=True)
+class HostWork:
+    """What the host did: columns in order of start.  step: -1 where not known."""
+
+    start: I64
+    end: I64
+    step: I64
+    what: list[str]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was counted on the way in; see `schema.Coverage`."""
+
+    slices: int
+    commands: int
+    open_slices: int
+    unnamed: int
+    with_bytes: int
+    edges: int
+    waits: int
+    waits_resolved: int
+    backward: int
+    stray: int
+    truncated: bool
+    old_names: bool
+
+
+@dataclass(frozen=True)
+class Table:
+    """texts: of operations, kinds, shapes, formats, routes.  steps: (instance or None, sequence).
+
+    layer and group, by operation's text: the layer's number (-1: none), and the operation with `*`
+    in its place.
+    """
+
+    attributes: dict[str, int | str]
+    texts: list[str]
+    bounds: tuple[str, ...]
+    lanes: tuple[Lane, ...]
+    executors: tuple[Executor, ...]
+    steps: list[tuple[int | None, int]]
+    runs: Runs
+    kinds: tuple[Kind, ...]
+    host: HostWork
+    counters: dict[tuple[str, int | None, str, str], tuple[I64, F64]]
+    layer: dict[int, int]
+    group: dict[int, str]
+    found: Found
+
+    @property
+    def begin(self) -> int:
+        starts = [a for a in (self.runs.start, self.host.start) if len(a)]
+        return min((int(a.min()) for a in starts), default=0)
+
+    @property
+    def finish(self) -> int:
+        ends = [a for a in (self.runs.end, self.host.end) if len(a)]
+        return max((int(a.max()) for a in ends), default=0)
+
+    def text(self, place: int) -> str:
+        return self.texts[place] if place >= 0 else ""
+
+    def phases(self) -> list[str]:
+        """Phases in the order in which they first occur."""
+        return list(dict.fromkeys(self.runs.phase))
+
+    def of_phase(self, phase: str) -> list[Kind]:
+        return [kind for kind in self.kinds if kind.phase == phase]
