@@ -6,9 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+import transformers
 
-CLASSES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
+STEMS = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+CLASSES = {
+    model_type: (
+        getattr(transformers, f"{stem}Config"),
+        getattr(transformers, f"{stem}ForCausalLM"),
+    )
+    for model_type, stem in STEMS.items()
+}
 
 BASE: dict[str, Any] = {
     "hidden_size": 64,
@@ -43,6 +50,8 @@ def make(
         for name, parameter in model.named_parameters():
             if "norm" in name:  # made as ones, which would hide a norm left out
                 parameter.copy_(1 + 0.3 * torch.randn_like(parameter))
+            elif name.endswith(".bias"):  # made as zeros
+                parameter.copy_(0.3 * torch.randn_like(parameter))
             else:
                 parameter.copy_(parameter * spread)
     model.to(dtype).save_pretrained(folder)

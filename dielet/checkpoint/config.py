@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dielet.checkpoint.families import ARCHITECTURES, config_entries, family_fields, usual
 from dielet.checkpoint.filemap import read_small
 from dielet.checkpoint.names import shown
 from dielet.checkpoint.spec import SUPPORTED_MODEL_TYPES, ModelSpec, unsupported_model_type
@@ -62,10 +63,11 @@ def spec_from_config(config: Entries, name: str, more_eos: Iterable[int] = ()) -
     if model_type not in SUPPORTED_MODEL_TYPES:
         raise Unsupported(f"{config.where}: {unsupported_model_type(model_type)}")
     _refuse_unsupported(config)
+    given = {key: value for key, value in config.values.items() if value is not None}
+    config = Entries(config.where, {**usual(model_type), **given})
     heads = config.get("num_attention_heads", int)
     hidden = config.get("hidden_size", int)
-    qwen = model_type == "qwen3"
-    usual_head_dim = 128 if qwen else hidden // heads if heads > 0 else 0
+    whole_head = hidden // heads if heads > 0 else 0
     theta, scaling = _rope(config)
     bos = config.tokens("bos_token_id")
     try:
@@ -74,8 +76,8 @@ def spec_from_config(config: Entries, name: str, more_eos: Iterable[int] = ()) -
             hidden=hidden,
             layers=config.get("num_hidden_layers", int),
             heads=heads,
-            kv_heads=config.get("num_key_value_heads", int, _REQUIRED if qwen else heads),
-            head_dim=config.get("head_dim", int, usual_head_dim),
+            kv_heads=config.get("num_key_value_heads", int, heads),
+            head_dim=config.get("head_dim", int, whole_head),
             intermediate=config.get("intermediate_size", int),
             vocab=config.get("vocab_size", int),
             norm_eps=config.get("rms_norm_eps", float, 1e-6),
@@ -83,7 +85,7 @@ def spec_from_config(config: Entries, name: str, more_eos: Iterable[int] = ()) -
             rope_scaling=scaling,
             max_position=config.get("max_position_embeddings", int),
             tied=config.get("tie_word_embeddings", bool, False),
-            qk_norm=qwen,
+            **family_fields(model_type, config),
             activation=config.get("hidden_act", str, "silu"),
             bos_id=bos[0] if bos else None,
             eos_ids=tuple(dict.fromkeys((*config.tokens("eos_token_id"), *more_eos))),
@@ -94,9 +96,8 @@ def spec_from_config(config: Entries, name: str, more_eos: Iterable[int] = ()) -
 
 
 def _refuse_unsupported(config: Entries) -> None:
-    for flag in ("attention_bias", "mlp_bias", "use_sliding_window"):
-        if config.get(flag, bool, False):
-            raise Unsupported(f"{config.where}: {flag} is true, which is not supported")
+    if config.get("use_sliding_window", bool, False):
+        raise Unsupported(f"{config.where}: use_sliding_window is true, which is not supported")
     other = {str(t) for t in config.get("layer_types", list, [])} - {"full_attention"}
     if other:
         kinds = shown(", ".join(sorted(other)))
@@ -135,9 +136,7 @@ def config_json(spec: ModelSpec) -> bytes:
     """The config.json that says the same as `spec`, for checkpoints that have none."""
     config = {
         "model_type": spec.model_type,
-        "architectures": [
-            {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}[spec.model_type]
-        ],
+        "architectures": [ARCHITECTURES[spec.model_type]],
         "hidden_size": spec.hidden,
         "num_hidden_layers": spec.layers,
         "num_attention_heads": spec.heads,
@@ -151,6 +150,7 @@ def config_json(spec: ModelSpec) -> bytes:
         "max_position_embeddings": spec.max_position,
         "tie_word_embeddings": spec.tied,
         "hidden_act": spec.activation,
+        **config_entries(spec.model_type, spec.biases),
         "bos_token_id": spec.bos_id,
         "eos_token_id": list(spec.eos_ids),
     }

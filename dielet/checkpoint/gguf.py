@@ -12,7 +12,14 @@ from dielet.checkpoint.base import Checkpoint, content_identity
 from dielet.checkpoint.config import Entries, config_json
 from dielet.checkpoint.gguf_file import GgufFile
 from dielet.checkpoint.gguf_tokenizer import end_of_text_ids, tokenizer_json
-from dielet.checkpoint.names import account_for, gguf_name, shown, tensor_shapes
+from dielet.checkpoint.names import (
+    LAYER,
+    LAYER_LINEARS,
+    account_for,
+    gguf_name,
+    shown,
+    tensor_shapes,
+)
 from dielet.checkpoint.source import FileTensor, Source
 from dielet.checkpoint.spec import SUPPORTED_MODEL_TYPES, ModelSpec
 from dielet.errors import DamagedFile, DieletError, Unsupported
@@ -53,9 +60,10 @@ class GgufCheckpoint(Checkpoint):
         tensor = self._file.tensor(self._names[name])
         if self.spec.model_type != "llama":
             return tensor
-        if name.endswith(".q_proj.weight"):
+        part = name.rpartition(".")[0]
+        if part.endswith(".q_proj"):
             return _with_order(tensor, _halves_from_pairs(self.spec.heads, self.spec.head_dim))
-        if name.endswith(".k_proj.weight"):
+        if part.endswith(".k_proj"):
             return _with_order(tensor, _halves_from_pairs(self.spec.kv_heads, self.spec.head_dim))
         return tensor
 
@@ -131,6 +139,7 @@ def gguf_spec(file: GgufFile) -> ModelSpec:
             max_position=entries.get(f"{family}.context_length", int),
             tied="output.weight" not in file.entries,
             qk_norm=family == "qwen3",
+            biases=_biases(file),
             bos_id=bos[0] if bos else None,
             eos_ids=end_of_text_ids(entries),
             name=entries.get("general.name", str, file.path.stem),
@@ -139,6 +148,13 @@ def gguf_spec(file: GgufFile) -> ModelSpec:
         if str(file.path) in str(error):
             raise
         raise type(error)(f"{file.path}: {error}") from error
+
+
+def _biases(file: GgufFile) -> tuple[str, ...]:
+    """The linears of the first layer that have a bias; the other layers must be like it."""
+    return tuple(
+        name for name in LAYER_LINEARS if gguf_name(f"{LAYER}0.{name}.bias") in file.entries
+    )
 
 
 def _refuse_unsupported(entries: Entries, family: str) -> None:

@@ -9,7 +9,11 @@ from dielet.errors import DamagedFile
 EMBEDDING = "model.model.embed_tokens.weight"
 FINAL_NORM = "model.model.norm.weight"
 HEAD = "model.lm_head.weight"
-_LAYER = "model.model.layers."
+LAYER = "model.model.layers."
+LAYER_LINEARS = (
+    *(f"self_attn.{name}_proj" for name in "qkvo"),
+    *(f"mlp.{name}_proj" for name in ("gate", "up", "down")),
+)
 _CAP = 4  # tensors named per complaint
 
 _GGUF = {
@@ -43,9 +47,11 @@ def tensor_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     }
     if spec.qk_norm:
         layer |= {"self_attn.q_norm": (spec.head_dim,), "self_attn.k_norm": (spec.head_dim,)}
+    parts = {f"{part}.weight": shape for part, shape in layer.items()}
+    parts |= {f"{part}.bias": layer[part][:1] for part in spec.biases}
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (spec.vocab, hidden)}
     for i in range(spec.layers):
-        shapes |= {f"{_LAYER}{i}.{part}.weight": shape for part, shape in layer.items()}
+        shapes |= {f"{LAYER}{i}.{part}": shape for part, shape in parts.items()}
     shapes[FINAL_NORM] = (hidden,)
     if not spec.tied:
         shapes[HEAD] = (spec.vocab, hidden)
@@ -66,9 +72,9 @@ def gguf_name(canonical: str) -> str:
     }
     if canonical in fixed:
         return fixed[canonical]
-    match = re.fullmatch(re.escape(_LAYER) + r"(\d+)\.(.+)\.weight", canonical)
+    match = re.fullmatch(re.escape(LAYER) + r"(\d+)\.(.+)\.(weight|bias)", canonical)
     assert match
-    return f"blk.{match[1]}.{_GGUF[match[2]]}.weight"
+    return f"blk.{match[1]}.{_GGUF[match[2]]}.{match[3]}"
 
 
 def account_for(

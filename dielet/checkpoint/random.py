@@ -67,7 +67,8 @@ class RandomCheckpoint(Checkpoint):
 
     def tensor(self, name: str) -> RandomTensor:
         shape = self._shapes[name]
-        if len(shape) == 1:  # a norm: near one, so that no layer drowns another
+        if len(shape) == 1 and not name.endswith(".bias"):
+            # A norm: near one, so that no layer drowns another.
             return RandomTensor(name, shape, self.seed, centre=1.0, deviation=0.1)
         return RandomTensor(name, shape, self.seed)
 

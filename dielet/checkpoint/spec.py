@@ -1,15 +1,16 @@
 """ModelSpec: every number of a decoder-only model that its graph depends on."""
 
+import math
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dielet.checkpoint.families import SUPPORTED_MODEL_TYPES
 from dielet.checkpoint.rope import check_rope_scaling, inverse_frequencies
 from dielet.errors import Unsupported, UsageError
 
-SUPPORTED_MODEL_TYPES = ("llama", "qwen3")
 SUPPORTED_ACTIVATIONS = ("silu",)
 
 # An absurd size is a damaged or hostile file: it is refused before anything is allocated for it.
@@ -29,8 +30,8 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """A decoder-only model.  Sizes are elements; raises UsageError or Unsupported when built wrong.
 
     rope_scaling is None, or a dict whose `rope_type` says how its other entries are meant
-    (see `rope.py`).  eos_ids are united from every source,
-    the one that the checkpoint itself names first.
+    (see `rope.py`).  biases are the linears of a layer that add one, as "self_attn.q_proj".
+    eos_ids are united from every source, the one that the checkpoint itself names first.
     """
 
     model_type: str
@@ -48,6 +49,7 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     qk_norm: bool
     rope_scaling: dict[str, Any] | None = None
     activation: str = "silu"
+    biases: tuple[str, ...] = ()
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
     name: str = ""
@@ -96,12 +98,10 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def parameters(self) -> int:
-        """Number of weights, norms included, a tied head counted once."""
-        attention = self.hidden * (2 * self.q_size + 2 * self.kv_size)
-        norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
-        layer = attention + 3 * self.hidden * self.intermediate + norms
-        tables = self.vocab * self.hidden * (1 if self.tied else 2)
-        return self.layers * layer + tables + self.hidden
+        """Number of weights, norms and biases included, a tied head counted once."""
+        from dielet.checkpoint.names import tensor_shapes  # which is written in terms of this
+
+        return sum(math.prod(shape) for shape in tensor_shapes(self).values())
 
 
 def unsupported_model_type(model_type: object) -> str:

@@ -30,8 +30,9 @@ class GraphBuilder:
         """Normalise each of `heads` equal parts of a row; the weight is shared by the parts."""
         return self._param_node("rmsnorm", name, (x,), self._columns(x), eps=eps, heads=heads)
 
-    def linear(self, x: int, name: str, columns: int) -> int:
-        return self._param_node("linear", name, (x,), columns)
+    def linear(self, x: int, name: str, columns: int, bias: bool = False) -> int:
+        params = [f"{self._path(name)}.{part}" for part in ("weight", *["bias"] * bias)]
+        return self._node("linear", name, (x,), tuple(params), columns)
 
     def rotary(self, x: int, name: str, heads: int, scale: float = 1.0) -> int:
         attrs = {"heads": heads, "scale": scale, "eps": 0.0}

@@ -39,7 +39,12 @@ class Op:
 OPS: dict[str, Op] = {
     "input": Op((0,), (0,), (), "the hidden state of the chunk, as the embedding gives it"),
     "rmsnorm": Op((1,), (1,), ("eps", "heads"), "x / sqrt(mean(x^2) + eps) * weight, per head"),
-    "linear": Op((1, 2), (1,), (), "x . w^T; a second input is added (a residual)"),
+    "linear": Op(
+        (1, 2),
+        (1, 2),
+        (),
+        "x . w^T; a second input (a residual) and a second parameter (a bias) are added",
+    ),
     "rotary": Op(
         (1,),
         (0, 1),

@@ -29,6 +29,9 @@ class LinearLowering(SendingLowering):
             for chiplet, piece in now.items():
                 self.here = chiplet
                 attrs, operands = self._product(number, node, cut, piece)
+                if len(node.params) == 2 and not (partial and built):  # a split sum has one bias
+                    attrs["bias"] = True
+                    operands.append(self._bias(node, *piece))
                 operands.append(Operand("w", rooms[chiplet], "packed"))
                 if partial:
                     y = self._partial(chiplet, piece, temporary)

@@ -156,7 +156,7 @@ class Lowering:
             "minimum": fmt.minimum,
             "T": self._row_class(),
             "residual": len(node.inputs) == 2,
-            "bias": False,
+            "bias": len(node.params) == 2,
         }
         operands = [
             *self._all(node.inputs[0], "x"),
@@ -165,6 +165,8 @@ class Lowering:
         ]
         if len(node.inputs) == 2:
             operands += self._part(node.inputs[1], "residual", lo, hi)
+        if len(node.params) == 2:
+            operands.append(self._bias(node, lo, hi))
         return attrs, operands
 
     def _rmsnorm(
@@ -277,6 +279,12 @@ class Lowering:
     def _vector(self, parameter: str) -> Region:
         """A parameter that is not divided."""
         return self._weights(parameter, 0)[1]
+
+    def _bias(self, node: Node, lo: int, hi: int) -> Operand:
+        """What a linear adds to its outputs [lo, hi)."""
+        whole = self._vector(node.params[1])
+        width = 4 * (hi - lo)
+        return Operand("bias", Region(whole.space, whole.offset + 4 * lo, 1, width, width), "f32")
 
     def _out(self, node: Node) -> dict[str, Attr]:
         out = str(node.attrs["out"])

@@ -70,12 +70,11 @@ def plan_weights(
         for node, cut in zip(graph.nodes, division.cuts, strict=True):
             for parameter in node.params:
                 lo, hi = cut.ranges[chiplet]
-                if parameter in skip or (node.op != "linear" and chiplet):
+                matrix = node.op == "linear" and parameter == node.params[0]
+                if parameter in skip or (not matrix and chiplet):
                     continue
-                if node.op != "linear":
+                if not matrix:
                     width = node.columns // int(node.attrs.get("heads", 1))
-                    if node.op == "attention":
-                        width = node.columns // int(node.attrs["heads"])
                     share = Share(parameter, 0, 0, width, 0, "f32", offset, 4 * width)
                 elif lo < hi:
                     K, k_lo = graph.nodes[node.inputs[0]].columns, 0

@@ -212,6 +212,8 @@ class SendingLowering(Lowering):
                 x = [Operand("x", self._vector(parameter), "f32")]
                 source, self.here = self.here, here
                 self._send(source, here, parameter, x, y)
+            # What the room held is gone: whoever reads it again has to bring it again.
+            self.vectors = {k: r for k, r in self.vectors.items() if not r.overlaps(target)}
             self.vectors[parameter, here] = target
         return self.vectors[parameter, here]
 

@@ -32,6 +32,8 @@ SIZES: dict[str, Any] = {
 def spec(model_type: str = "llama", tied: bool = True, **changes: Any) -> ModelSpec:
     """A tiny model."""
     fields = {**SIZES, "model_type": model_type, "tied": tied, "qk_norm": model_type == "qwen3"}
+    if model_type == "qwen2":
+        fields["biases"] = tuple(f"self_attn.{name}_proj" for name in "qkv")
     return ModelSpec(**{**fields, **changes})
 
 

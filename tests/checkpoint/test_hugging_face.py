@@ -92,8 +92,6 @@ def test_identity_changes_with_the_weights_and_with_the_configuration(tmp_path):
     ("changes", "message"),
     [
         ({"model_type": "mamba"}, "config.json: model_type 'mamba' is not supported; supported: l"),
-        ({"attention_bias": True}, "attention_bias is true"),
-        ({"mlp_bias": True}, "mlp_bias is true"),
         ({"use_sliding_window": True}, "use_sliding_window is true"),
         ({"layer_types": ["sliding_attention"]}, "layer_types has sliding_attention"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantised with 'gptq'"),

@@ -25,14 +25,14 @@ def weight_format(attrs: dict[str, Attr]) -> WeightFormat:
 
 @command
 class Linear(Entry):
-    """y[T, N] = x[T, K] . w[N, K]^T, plus a residual [T, N] if there is one.
+    """y[T, N] = x[T, K] . w[N, K]^T, plus a residual [T, N] and a bias [N] if there are any.
 
     x is bf16, or int8 with a scale and a code sum per row and group; w is in panels of 32 outputs.
     """
 
     kind = "linear"
     engine = "neural"
-    reads = "x x_scale? x_sum? w residual?"
+    reads = "x x_scale? x_sum? w residual? bias?"
     writes = "y"
     static = ("K", "format", "group", "minimum", "T", "residual", "bias")
 
@@ -46,6 +46,8 @@ class Linear(Entry):
         y = (x32.astype(np.float64) @ w.T.astype(np.float64)).astype(np.float32)
         if c.has("residual"):
             y += v["residual"][: run.valid]
+        if c.has("bias"):
+            y += v["bias"][0]
         v["y"][: run.valid] = y
 
     def params(self, c: Command) -> tuple[int, ...]:
@@ -55,7 +57,7 @@ class Linear(Entry):
     def widths(self, c: Command) -> dict[str, int]:
         fmt, K, columns = weight_format(c.attrs), int(c.attrs["K"]), _panels(c) * PANEL
         x = value_widths("x", K, "int8" if fmt.integer else "bf16", fmt.group)
-        y = {"y": 4 * columns, "residual": 4 * columns}
+        y = {"y": 4 * columns, "residual": 4 * columns, "bias": 4 * columns}
         return {**x, **y, "w": fmt.nbytes(columns, K)}
 
     def variant(self, c: Command) -> str:

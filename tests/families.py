@@ -1,0 +1,23 @@
+"""Every family as a tiny random model: what transformers is given, and the spec that we read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dielet.checkpoint.config import Entries, spec_from_config
+from dielet.checkpoint.spec import ModelSpec
+from tests.tiny import BASE, CLASSES
+
+# By name: `model_type`, and what differs from tests/tiny.py.
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen2": ("qwen2", {"head_dim": 16}),
+    "llama-biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "qwen3-biases": ("qwen3", {"attention_bias": True}),
+}
+
+
+def spec_of(name: str, **changes: Any) -> ModelSpec:
+    """The spec of the config.json that transformers writes for a family."""
+    model_type, sizes = FAMILIES[name]
+    config = CLASSES[model_type][0](**{**BASE, **sizes, **changes})
+    return spec_from_config(Entries(name, config.to_dict()), name)
