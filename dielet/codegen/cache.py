@@ -14,10 +14,12 @@ import tempfile
 import warnings
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import llvmlite
 
-from dielet.codegen.targets.base import Target
+if TYPE_CHECKING:
+    from dielet.codegen.targets.base import Target
 
 MAGIC = b"dielet\x00\x01"
 _warned: set[str] = set()

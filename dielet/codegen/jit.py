@@ -1,4 +1,7 @@
-"""LLVM through llvmlite: module text to object code, object code to callable addresses."""
+"""LLVM through llvmlite: module text to object code, object code to callable addresses.
+
+Imported only where something has to be compiled or linked: LLVM in memory is 60 MB.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +62,8 @@ def emit_assembly(text: str, target: Target) -> str:
     return machine.emit_assembly(_optimised(text, machine, llvm.create_context()))
 
 
-class Loaded:
-    """Object code in executable memory; addresses stay valid for as long as this lives."""
+class Linked:
+    """Object code linked into memory by LLVM; addresses stay valid for as long as this lives."""
 
     def __init__(self, objects: Sequence[bytes], symbols: Sequence[str], target: Target) -> None:
         self._jit = llvm.create_lljit_compiler(_machine(target))

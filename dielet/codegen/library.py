@@ -7,8 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
-from dielet.codegen import cache, jit, worker
+import msgspec
+
+from dielet.codegen import cache, worker
+from dielet.codegen.flat import Flat, Mapped, NotFlat, flatten
 from dielet.codegen.function import Module
 from dielet.codegen.kernel import KernelKey
 from dielet.codegen.kernels import generate
@@ -25,11 +29,18 @@ class Unit:
     write: Callable[[], Module]
 
 
+class Loaded(Protocol):
+    """Code in executable memory, which stays there for as long as this lives."""
+
+    addresses: dict[str, int]
+
+
 class Library:
     """Loaded code. Addresses stay valid for as long as the library lives."""
 
-    def __init__(self, loaded: jit.Loaded, target: Target, compiled: int) -> None:
-        self._loaded = loaded
+    def __init__(self, loaded: Sequence[Loaded], target: Target, compiled: int) -> None:
+        self._loaded = tuple(loaded)
+        self._addresses = {s: address for part in loaded for s, address in part.addresses.items()}
         self.target = target
         self.compiled = compiled  # modules that were not in the cache
 
@@ -38,9 +49,9 @@ class Library:
         return self.symbol(key.symbol, str(key))
 
     def symbol(self, name: str, label: str = "") -> int:
-        if name not in self._loaded.addresses:
+        if name not in self._addresses:
             raise InternalError(f"kernel {label or name} is not in this library")
-        return self._loaded.addresses[name]
+        return self._addresses[name]
 
     # The worker loop as ctypes functions, which release the GIL; see `dielet.codegen.worker`.
 
@@ -90,14 +101,44 @@ def kernel_unit(key: KernelKey, target: Target) -> Unit:
 
 
 def load_units(units: Sequence[Unit], target: Target, cache_dir: Path) -> Library:
-    objects, compiled = [], 0
+    """The code of `units`. LLVM is loaded only where something has to be compiled or linked."""
+    modules, compiled = [], 0
     for unit in units:
         name = cache.recipe(unit.name, target)
-        code = cache.read(cache_dir, name)
-        if code is None:
-            code = jit.emit_object(str(unit.write()), target)
-            cache.write(cache_dir, name, code)
+        module = _read(cache_dir, name)
+        if module is None:
+            module = _emit(unit, target)
+            cache.write(cache_dir, name, msgspec.msgpack.encode(module))
             compiled += 1
-        objects.append(code)
-    symbols = [symbol for unit in units for symbol in unit.symbols]
-    return Library(jit.Loaded(objects, symbols, target), target, compiled)
+        modules.append(module)
+    return Library(_load(modules, units, target), target, compiled)
+
+
+def _read(cache_dir: Path, name: str) -> Flat | bytes | None:
+    """Flat code, or an object for LLVM to load."""
+    content = cache.read(cache_dir, name)
+    return None if content is None else msgspec.msgpack.decode(content, type=Flat | bytes)
+
+
+def _emit(unit: Unit, target: Target) -> Flat | bytes:
+    from dielet.codegen.jit import emit_object
+
+    code = emit_object(str(unit.write()), target)
+    try:
+        return flatten(code)
+    except NotFlat:
+        return code
+
+
+def _load(
+    modules: Sequence[Flat | bytes], units: Sequence[Unit], target: Target
+) -> Sequence[Loaded]:
+    mapped = Mapped([module for module in modules if isinstance(module, Flat)])
+    pairs = zip(modules, units, strict=True)
+    linked = [(module, unit) for module, unit in pairs if isinstance(module, bytes)]
+    if not linked:
+        return [mapped]
+    from dielet.codegen.jit import Linked
+
+    symbols = [symbol for _, unit in linked for symbol in unit.symbols]
+    return [mapped, Linked([module for module, _ in linked], symbols, target)]

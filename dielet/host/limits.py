@@ -16,7 +16,8 @@ ROUNDS = 5
 
 @cache
 def probes() -> Probes:
-    return Probes(host_target(), paths.cache_dir("native"))
+    kept = paths.cache_dir("native")
+    return Probes(host_target(kept), kept)
 
 
 @cache

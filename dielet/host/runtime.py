@@ -80,12 +80,12 @@ class Runtime:
         self._sizes = files.sizes() | {"kv": self.layout.nbytes}
         self._programs: dict[str, Tables] = {}
         fmt = WeightFormat.parse(files.manifest.embedding_format)
-        self._library = compile_kernels(
+        keys, kept = (
             [*self._kernel_keys(), embed_key(fmt, self.spec.hidden)],
-            host_target(),
             paths.cache_dir("native"),
         )
-        drop_code_pages("libllvmlite")  # 40 MB and more that only loading kernels needed
+        self._library = compile_kernels(keys, host_target(kept), kept)
+        drop_code_pages("libllvmlite")  # 40 MB and more, if something had to be compiled
         self._team = Team(self._library, available_cores() if threads is None else threads)
         weakref.finalize(self, self._team.close)  # a forgotten runtime leaves no threads behind
         embed = self._library.address(embed_key(fmt, self.spec.hidden))

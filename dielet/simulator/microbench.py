@@ -62,7 +62,8 @@ class Bench:
                 assert operand.region.end <= len(self.bases[operand.region.space]), operand
         program = _program(commands, workers if together else 1)
         keys = [kernel_key(c) for c in commands]
-        library = compile_kernels(keys, host_target(), paths.cache_dir("native"))
+        kept = paths.cache_dir("native")
+        library = compile_kernels(keys, host_target(kept), kept)
         tables = build_tables(program, workers, library.address)
         team = Team(library, workers)
         binding = np.array([past, valid], np.int64)

@@ -253,10 +253,11 @@ def _each(k: Function, first: Pointer, items: Pointer, row: Value) -> Iterator[V
 
 @cache
 def _library() -> Library:
-    target = host_target()
+    kept = paths.cache_dir("native")
+    target = host_target(kept)
     source = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # names the code in the cache
     unit = Unit(f"simulator {source}", (SYMBOL,), lambda: walk_module(target.fused))
-    return load_units([unit], target, paths.cache_dir("native"))
+    return load_units([unit], target, kept)
 
 
 @cache

@@ -24,7 +24,7 @@ def build(write: Callable[[Function, Pointer, Pointer], None], x: Type, y: Type)
     module = Module(HOST.fused)
     k = module.function("f", [PTR, PTR])
     write(k, Pointer(k.args[0], x), Pointer(k.args[1], y))
-    loaded = jit.Loaded([jit.emit_object(str(module), HOST)], ["f"], HOST)
+    loaded = jit.Linked([jit.emit_object(str(module), HOST)], ["f"], HOST)
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(loaded.addresses["f"])
 
     def run(source: np.ndarray, target: np.ndarray) -> np.ndarray:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
-import llvmlite.binding as llvm
-
+from dielet.codegen.processor import describe
 from dielet.codegen.targets.avx2 import AVX2
 from dielet.codegen.targets.avx512 import AVX512
 from dielet.codegen.targets.base import Target
@@ -16,16 +16,18 @@ from dielet.codegen.targets.plain import PLAIN
 TARGETS: dict[str, Target] = {t.name: t for t in (AVX512, AVX2, NEON_BF16, NEON, PLAIN)}
 
 
-def host_target() -> Target:
-    """The best target that this machine runs, tuned for its processor."""
-    features = llvm.get_host_cpu_features()
-    have = {name for name, on in features.items() if on}
-    best = next(t for t in TARGETS.values() if set(t.needs) <= have)
+def host_target(cache_dir: Path | None = None) -> Target:
+    """The best target that this machine runs, tuned for its processor.
+
+    With `cache_dir`, what LLVM says of the processor is asked once and kept there.
+    """
+    processor = describe(cache_dir)
+    best = next(t for t in TARGETS.values() if processor.has(t.needs))
     return replace(
         best,
-        triple=llvm.get_process_triple(),
-        cpu=llvm.get_host_cpu_name(),
-        features=features.flatten() + best.tuning,
+        triple=processor.triple,
+        cpu=processor.cpu,
+        features=processor.features + best.tuning,
     )
 
 
