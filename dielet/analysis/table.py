@@ -20,6 +20,9 @@ Bool = NDArray[np.bool_]
 COMPUTE, DMA, SYNC, HOST = "compute", "dma", "sync", "host"
 CLASSES = (COMPUTE, DMA, SYNC, HOST)
 
+CounterKey = tuple[str, int | None, str, str]
+"""Device, chiplet, name, unit."""
+
 
 @dataclass(frozen=True)
 class Lane:
@@ -46,8 +49,8 @@ class Executor:
 class Pieces:
     """The commands that all runs of a kind have, in columns [pieces].
 
-    lane, executor: places in the table's lists.  operation, kind, shape, format, route and waits:
-    places in the table's texts, -1 for none.  index: tells apart commands of one operation.
+    lane, executor: places in the table's lists.  operation, kind, shape, format and route: places
+    in the table's texts, -1 for none.  index: tells apart commands of one operation.
     """
 
     lane: I32
@@ -58,7 +61,6 @@ class Pieces:
     shape: I32
     format: I32
     route: I32
-    waits: I32
 
     def __len__(self) -> int:
         return len(self.lane)
@@ -158,7 +160,7 @@ class Table:
     runs: Runs
     kinds: tuple[Kind, ...]
     host: HostWork
-    counters: dict[tuple[str, int | None, str, str], tuple[I64, F64]]
+    counters: dict[CounterKey, tuple[I64, F64]]
     layer: dict[int, int]
     group: dict[int, str]
     found: Found

@@ -13,7 +13,7 @@ from dielet.cli.exits import finish
 from dielet.cli.parser import Parser, add_common, did_you_mean
 
 COMMANDS = (
-    "demo", "compile", "run", "simulate", "explain", "bench", "devices", "doctor",
+    "demo", "compile", "run", "simulate", "analyze", "explain", "bench", "devices", "doctor",
 )  # fmt: skip
 
 

@@ -1,0 +1,193 @@
+"""Operations by time, by wasted time, by shape."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dielet.analysis.schema import Operation, Shape
+from dielet.analysis.table import F64, I64, Kind, Table
+
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums over all runs of a kind, by piece; f64 [pieces].
+
+    known: the time of those commands whose share of the peak is known; used: that time x share.
+    bound: [bounds + 1, pieces], time by what bounded it, the last one for not known.
+    """
+
+    kind: Kind
+    time: F64
+    nbytes: F64
+    ops: F64
+    known: F64
+    used: F64
+    bound: F64
+
+
+def sums_of(kind: Kind, bounds: int) -> Sums:
+    duration = kind.duration
+    known = kind.percent >= 0
+    used = duration * np.minimum(kind.percent, 100) * known
+    bound = np.stack([(duration * (kind.bound == n)).sum(axis=0) for n in range(bounds)]
+                     + [(duration * (kind.bound < 0)).sum(axis=0)])  # fmt: skip
+    return Sums(
+        kind,
+        duration.sum(axis=0).astype(np.float64),
+        np.maximum(kind.nbytes, 0).sum(axis=0).astype(np.float64),
+        np.maximum(kind.ops, 0).sum(axis=0).astype(np.float64),
+        (duration * known).sum(axis=0).astype(np.float64),
+        used.sum(axis=0) / 100,
+        bound.astype(np.float64),
+    )
+
+
+@dataclass
+class Total:
+    """What commands that belong together add up to."""
+
+    bounds: tuple[str, ...]
+    commands: int = 0
+    time: float = 0.0
+    nbytes: float = 0.0
+    ops: float = 0.0
+    known: float = 0.0
+    used: float = 0.0
+    bound: Counter[str] = field(default_factory=Counter)
+    words: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    kinds: set[int] = field(default_factory=set)
+
+    def add(self, sums: Sums, piece: int) -> None:
+        runs = len(sums.kind.runs)
+        self.commands += runs
+        self.kinds.add(id(sums.kind))
+        for name in ("time", "nbytes", "ops", "known", "used"):
+            setattr(self, name, getattr(self, name) + float(getattr(sums, name)[piece]))
+        for name, time in zip((*self.bounds, UNKNOWN), sums.bound[:, piece].tolist(), strict=True):
+            if time:
+                self.bound[name] += time
+
+    @property
+    def share(self) -> float | None:
+        return self.used / self.known if self.known else None
+
+    @property
+    def wasted(self) -> float | None:
+        return self.known - self.used if self.known else None
+
+
+def totals(
+    table: Table, sums: list[Sums], key: Callable[[Kind, int], tuple[str, ...]]
+) -> Iterator[tuple[tuple[str, ...], Total]]:
+    """Sums of the commands with equal keys, of pieces of kinds."""
+    found: dict[tuple[str, ...], Total] = {}
+    for each in sums:
+        pieces = each.kind.pieces
+        for piece in range(len(pieces)):
+            total = found.setdefault(key(each.kind, piece), Total(table.bounds))
+            total.add(each, piece)
+            for name in ("shape", "format", "route"):
+                total.words[name][table.text(int(getattr(pieces, name)[piece]))] += 1
+    yield from found.items()
+
+
+def find_operations(
+    table: Table, sums: list[Sums], imbalance: dict[tuple[str, str, str, str], float]
+) -> tuple[Operation, ...]:
+    whole = sum(float(each.time.sum()) for each in sums)
+    steps: dict[tuple[str, str], int] = defaultdict(int)
+    for kind in table.kinds:
+        steps[kind.phase, kind.program] += len(kind.runs)
+
+    def key(kind: Kind, piece: int) -> tuple[str, ...]:
+        pieces = kind.pieces
+        return (
+            table.group[int(pieces.operation[piece])],
+            kind.phase,
+            kind.program,
+            table.text(int(pieces.kind[piece])),
+            table.lanes[int(pieces.lane[piece])].engine,
+        )
+
+    found = []
+    for (operation, phase, program, kind_name, engine), total in totals(table, sums, key):
+        seconds = total.time * 1e-9
+        found.append(
+            Operation(
+                operation=operation,
+                phase=phase,
+                program=program,
+                kind=kind_name,
+                engine=engine,
+                shape=total.words["shape"].most_common(1)[0][0],
+                format=total.words["format"].most_common(1)[0][0],
+                commands=total.commands,
+                steps=steps[phase, program],
+                time_ns=round(total.time),
+                time_share=total.time / whole if whole else 0.0,
+                mean_ns=total.time / total.commands,
+                bytes=round(total.nbytes),
+                ops=round(total.ops),
+                bytes_per_s=total.nbytes / seconds if seconds else 0.0,
+                ops_per_s=total.ops / seconds if seconds else 0.0,
+                share=total.share,
+                wasted_ns=total.wasted,
+                bound={name: ns / total.time for name, ns in total.bound.most_common()},
+                imbalance=imbalance.get((operation, phase, program, kind_name)),
+                path_ns=None,
+            )
+        )
+    return tuple(sorted(found, key=lambda o: -o.time_ns))
+
+
+def find_shapes(table: Table, sums: list[Sums]) -> tuple[Shape, ...]:
+    def key(kind: Kind, piece: int) -> tuple[str, ...]:
+        pieces = kind.pieces
+        words = (table.text(int(c[piece])) for c in (pieces.kind, pieces.shape, pieces.format))
+        return (*words, kind.phase)
+
+    found = [
+        Shape(
+            kind=kind,
+            shape=shape,
+            format=form,
+            phase=phase,
+            commands=total.commands,
+            time_ns=round(total.time),
+            mean_ns=total.time / total.commands,
+            bytes=round(total.nbytes),
+            ops=round(total.ops),
+            share=total.share,
+            wasted_ns=total.wasted,
+        )
+        for (kind, shape, form, phase), total in totals(table, sums, key)
+    ]
+    return tuple(sorted(found, key=lambda s: -s.time_ns))
+
+
+def imbalance_of(kind: Kind, group: I64, chiplet: I64) -> F64:
+    """Per group of pieces: the slowest chiplet's time over the mean, less one, mean over runs.
+
+    group, chiplet: of each piece.  Groups on one chiplet have 0.
+    """
+    order = np.lexsort((chiplet, group))
+    sorted_group, sorted_chiplet = group[order], chiplet[order]
+    parts = np.flatnonzero(
+        (np.diff(sorted_group, prepend=-1) != 0) | (np.diff(sorted_chiplet, prepend=-1) != 0)
+    )
+    times = np.add.reduceat(kind.duration[:, order], parts, axis=1).astype(np.float64)
+    of_part = sorted_group[parts]
+    first = np.flatnonzero(np.diff(of_part, prepend=-1) != 0)
+    largest = np.maximum.reduceat(times, first, axis=1)
+    count = np.diff(np.append(first, len(of_part)))
+    mean = np.add.reduceat(times, first, axis=1) / count
+    excess = np.divide(largest, mean, out=np.ones_like(mean), where=mean > 0) - 1
+    out = np.zeros(int(group.max()) + 1)
+    out[of_part[first]] = excess.mean(axis=0)
+    return out
