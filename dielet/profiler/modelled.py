@@ -63,6 +63,7 @@ def write_modelled(
         "host": f"{platform.system()} {platform.machine()}",
         "dropped_command_count": 0,
         "run_ns": last // 1000,
+        **Peaks.of(device).attributes("chiplet", chiplets),
     }
     writer = TraceWriter(
         folder,

@@ -215,7 +215,7 @@ class Session:
             self._stem,
             sources,
             recorder.last,
-            _attributes(recorder, run_s, lost),
+            _attributes(recorder, sources, run_s, lost),
             single=self.executions,
             compress=self.compress,
         )
@@ -303,10 +303,14 @@ def _rates(threads: int) -> dict[str, float]:
     }
 
 
-def _attributes(recorder: Recorder, run_s: float, lost: int) -> Attributes:
+def _attributes(
+    recorder: Recorder, sources: dict[int, Source], run_s: float, lost: int
+) -> Attributes:
     devices = {a.runtime.files.device().name: a.runtime.files.device() for a in recorder.used()}
     texts = "".join(device.text for device in devices.values())
     models = [f"{_model_name(a.runtime)} ({a.runtime.manifest.weights})" for a in recorder.used()]
+    threads = max(a.runtime.threads for a in recorder.used())
+    peaks = next(source.peaks for source in sources.values() if source.peaks is not None)
     return {
         "dielet_version": __version__,
         "model": ", ".join(models),
@@ -316,6 +320,7 @@ def _attributes(recorder: Recorder, run_s: float, lost: int) -> Attributes:
         "host": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "dropped_command_count": lost,
         "run_ns": round(run_s * 1e9),
+        **peaks.attributes("worker", threads),
     }
 
 

@@ -47,6 +47,17 @@ class Peaks:
             },
         )
 
+    def attributes(self, each: str, count: int) -> dict[str, int | str]:
+        """The figures as traces say them; they are those of each of `count` workers or chiplets."""
+        engines = {f"{e}.{form}": v for e, rates in self.rates.items() for form, v in rates.items()}
+        tables = {"memory": self.memories, "link": self.links, "engine": engines}
+        return {
+            "peaks_of_each": each,
+            "peaks_count": count,
+            **{f"peak {table}.{name}": round(value)
+               for table, values in tables.items() for name, value in values.items()},
+        }  # fmt: skip
+
 
 UNKNOWN = Peaks({}, {}, {})
 
