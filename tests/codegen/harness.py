@@ -13,6 +13,8 @@ import numpy as np
 from dielet.codegen import KernelKey, Target, compile_kernels, host_target
 from dielet.codegen.library import Library
 
+from .freestanding import executable, runs_here
+
 HOST = host_target()
 PROTOTYPE = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3)
 Share = tuple[int, int, int]
@@ -46,14 +48,18 @@ def call(
     shares: Sequence[Share] = WHOLE,
     target: Target = HOST,
 ) -> None:
-    """Run every share of a kernel over arrays that it reads and writes in place.
+    """Run every share of a kernel over arrays that it reads and writes in place, emulated where
+    this machine cannot run the target.
 
     batch: position and cache offset of each row, one after the other.
     """
+    binding = np.array([past, valid, *batch], np.int64)
+    if not runs_here(target):
+        executable(key, target).call(key, operands, params, binding, shares)
+        return
     function = PROTOTYPE(library(key, target).address(key))
     table = np.array([a.ctypes.data for a in operands], np.uint64)
     numbers = np.array([*params, 0], np.int64)
-    binding = np.array([past, valid, *batch], np.int64)
     for share in shares:
         function(table.ctypes.data, numbers.ctypes.data, binding.ctypes.data, *share)
 
