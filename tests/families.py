@@ -11,6 +11,13 @@ from tests.tiny import BASE, CLASSES
 # By name: `model_type`, and what differs from tests/tiny.py.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("qwen2", {"head_dim": 16}),
+    "mistral": ("mistral", {"sliding_window": 50}),
+    "mistral-wide": ("mistral", {"sliding_window": 170, "num_key_value_heads": 1}),
+    "mistral-narrow": ("mistral", {"sliding_window": 5}),
+    "qwen3-windows": (
+        "qwen3",
+        {"use_sliding_window": True, "sliding_window": 33, "max_window_layers": 1},
+    ),
     "llama-biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "qwen3-biases": ("qwen3", {"attention_bias": True}),
 }

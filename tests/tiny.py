@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import transformers
 
-STEMS = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+STEMS = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 CLASSES = {
     model_type: (
         getattr(transformers, f"{stem}Config"),

@@ -63,8 +63,7 @@ def spec_from_config(config: Entries, name: str, more_eos: Iterable[int] = ()) -
     if model_type not in SUPPORTED_MODEL_TYPES:
         raise Unsupported(f"{config.where}: {unsupported_model_type(model_type)}")
     _refuse_unsupported(config)
-    given = {key: value for key, value in config.values.items() if value is not None}
-    config = Entries(config.where, {**usual(model_type), **given})
+    config = Entries(config.where, {**usual(model_type), **config.values})
     heads = config.get("num_attention_heads", int)
     hidden = config.get("hidden_size", int)
     whole_head = hidden // heads if heads > 0 else 0
@@ -96,12 +95,6 @@ def spec_from_config(config: Entries, name: str, more_eos: Iterable[int] = ()) -
 
 
 def _refuse_unsupported(config: Entries) -> None:
-    if config.get("use_sliding_window", bool, False):
-        raise Unsupported(f"{config.where}: use_sliding_window is true, which is not supported")
-    other = {str(t) for t in config.get("layer_types", list, [])} - {"full_attention"}
-    if other:
-        kinds = shown(", ".join(sorted(other)))
-        raise Unsupported(f"{config.where}: layer_types has {kinds}; supported: full_attention")
     quantization = config.get("quantization_config", dict, None)
     if quantization is not None:
         method = shown(quantization.get("quant_method"))
@@ -150,7 +143,7 @@ def config_json(spec: ModelSpec) -> bytes:
         "max_position_embeddings": spec.max_position,
         "tie_word_embeddings": spec.tied,
         "hidden_act": spec.activation,
-        **config_entries(spec.model_type, spec.biases),
+        **config_entries(spec.model_type, spec.layers, spec.biases, spec.window, spec.windowed),
         "bos_token_id": spec.bos_id,
         "eos_token_id": list(spec.eos_ids),
     }

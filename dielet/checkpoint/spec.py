@@ -31,6 +31,7 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     rope_scaling is None, or a dict whose `rope_type` says how its other entries are meant
     (see `rope.py`).  biases are the linears of a layer that add one, as "self_attn.q_proj".
+    windowed are the layers in which a token sees only the last `window` tokens, itself included.
     eos_ids are united from every source, the one that the checkpoint itself names first.
     """
 
@@ -50,6 +51,8 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     rope_scaling: dict[str, Any] | None = None
     activation: str = "silu"
     biases: tuple[str, ...] = ()
+    window: int = 0
+    windowed: tuple[int, ...] = ()
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
     name: str = ""
@@ -77,6 +80,8 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             raise UsageError(f"norm_eps is {self.norm_eps}; it must be above 0 and below 1")
         if not 1 < self.rope_theta < 1e15:
             raise UsageError(f"rope_theta is {self.rope_theta}; it must be above 1 and below 1e15")
+        if self.windowed and not 1 <= self.window <= _LIMITS["max_position"][1]:
+            raise UsageError(f"window is {self.window}; it must be from 1 to 67108864")
         check_rope_scaling(self.rope_scaling, self.head_dim)
         for role, token in [("bos_id", self.bos_id), *(("eos_ids", t) for t in self.eos_ids)]:
             if token is not None and not 0 <= token < self.vocab:

@@ -39,9 +39,20 @@ class GraphBuilder:
         return self._node("rotary", name, (x,), (), self._columns(x), **attrs)
 
     def attention(
-        self, q: int, k: int, v: int, name: str, *, heads: int, kv_heads: int, layer: int
+        self,
+        q: int,
+        k: int,
+        v: int,
+        name: str,
+        *,
+        heads: int,
+        kv_heads: int,
+        layer: int,
+        window: int = 0,
     ) -> int:
-        attrs = {"heads": heads, "kv_heads": kv_heads, "layer": layer, "eps": 0.0}
+        """Over the cache of `layer`; of the positions up to its own, a row sees the last `window`,
+        or all (0)."""
+        attrs = {"heads": heads, "kv_heads": kv_heads, "layer": layer, "eps": 0.0, "window": window}
         return self._node("attention", name, (q, k, v), (), self._columns(q), **attrs)
 
     def add(self, a: int, b: int, name: str) -> int:

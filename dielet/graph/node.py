@@ -54,7 +54,7 @@ OPS: dict[str, Op] = {
     "attention": Op(
         (3,),
         (0, 1),
-        ("heads", "kv_heads", "layer", "eps"),
+        ("heads", "kv_heads", "layer", "eps", "window"),
         "append k (normed if it has a parameter, rotated) and v to the cache, attend with q",
     ),
     "add": Op((2,), (0,), (), "a + b"),

@@ -28,7 +28,10 @@ def attention(
             k = g.rmsnorm(k, "k_norm", spec.norm_eps, kv_heads)
         q = g.rotary(q, "q_rotary", heads, scale)
         k = g.rotary(k, "k_rotary", kv_heads)
-        a = g.attention(q, k, v, "attention", heads=heads, kv_heads=kv_heads, layer=layer)
+        window = spec.window if layer in spec.windowed else 0
+        a = g.attention(
+            q, k, v, "attention", heads=heads, kv_heads=kv_heads, layer=layer, window=window
+        )
         y = _linear(spec, g, a, "self_attn.o_proj", spec.hidden)
         return y if residual is None else g.add(residual, y, "add")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dielet.graph import Node
 from dielet.partition import Cut, Range, kv_range
+from dielet.program.lowering import window_of
 from dielet.program.sending import UNLIMITED, SendingLowering
 from dielet.program.types import Attr, Operand, Region
 
@@ -104,6 +105,7 @@ class AttentionLowering(SendingLowering):
             "T": self._row_class(),
             "out": node.attrs["out"],
             "batch": self._batch(),
+            **window_of(node),
         }
         lo, hi = queries[0] * D, queries[1] * D
         return attrs, [

@@ -23,7 +23,7 @@ class LinearLowering(SendingLowering):
         for step in range(max(len(p) for p in pieces.values())):
             now = {c: p[step] for c, p in pieces.items() if step < len(p)}
             rooms = self._bring_weights(node, now)
-            built = []
+            built: list[tuple[int, dict[str, Attr], list[Operand]]] = []
             temporary: list[tuple[int, int]] = []
             sums: list[tuple[int, Operand]] = []
             for chiplet, piece in now.items():

@@ -220,6 +220,7 @@ class Lowering:
             "T": self._row_class(),
             "out": node.attrs["out"],
             "batch": self._batch(),
+            **window_of(node),
         }
         operands = [
             *self._part(node.inputs[0], "q", lo * G * D, hi * G * D),
@@ -335,6 +336,11 @@ class Lowering:
 def _order(kind: str) -> dict[str, int]:
     """The place of each operand of a command by its role."""
     return {role: place for place, role in enumerate(ENTRIES[kind].operand_order())}
+
+
+def window_of(node: Node) -> dict[str, Attr]:
+    """The attribute of an attention that does not look all the way back."""
+    return {"window": node.attrs["window"]} if node.attrs["window"] else {}
 
 
 def _inner(path: str) -> str:

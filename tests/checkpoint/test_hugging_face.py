@@ -93,7 +93,7 @@ def test_identity_changes_with_the_weights_and_with_the_configuration(tmp_path):
     [
         ({"model_type": "mamba"}, "config.json: model_type 'mamba' is not supported; supported: l"),
         ({"use_sliding_window": True}, "use_sliding_window is true"),
-        ({"layer_types": ["sliding_attention"]}, "layer_types has sliding_attention"),
+        ({"layer_types": ["sliding_attention"] * 2}, "layer_types has sliding_attention in layers"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantised with 'gptq'"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic'"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),

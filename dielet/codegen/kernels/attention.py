@@ -10,6 +10,10 @@ Positions a row may not see get s = -inf, so p = 0; a block of which a row sees 
 and o as they were, bit for bit (a = exp2(0) = 1). So neither the rows beside it nor the shape of
 the tile show in a row's result. Keys are only read in panels that hold a position to be seen,
 values only in pairs that do: what lies beyond may be anything.
+
+With a window a row sees only the last `window` positions up to its own. Blocks before those of the
+first row are left out; of a block that begins before them, the panels. A row that has seen nothing
+yet has m = -inf and takes part with m' = 0, which leaves l and o at zero.
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ class Attention:
     T: int
     out: str
     batch: bool = False  # rows are the next tokens of as many sequences
+    window: int = 0  # positions up to its own that a row sees; 0: all
 
     @property
     def alone(self) -> bool:
@@ -130,8 +135,9 @@ class Walk:
             if alone
             else (count + (self.height - 1)) // self.height
         )
+        first = self.unseen(start) // BLOCK * BLOCK if self.s.window else 0
         with (
-            k.loop(0, start + count, BLOCK) as b0,
+            k.loop(first, start + count, BLOCK) as b0,
             k.loop(self.lines) as line,
             k.loop(tiles) as tile,
         ):
@@ -140,12 +146,19 @@ class Walk:
             position = start if alone else start + tile * self.height
             end = k.minimum(position + (1 if alone else self.height), start + count)
             seen = k.minimum(end - b0, k.i64(BLOCK))
-            with k.when(seen > 0):
+            before = self.unseen(position - b0) if self.s.window else 0
+            with k.when(seen > before):
                 block_k = keys.cast(I32).at(b0 * (self.s.D // 2))
                 block_v = values.cast(I32).at(b0 // 2 * self.s.D)
-                self.score(row, block_k, seen, position - b0)
-                self.weigh(row, seen)
-                self.mix(row, block_v, seen)
+                panel = before // PANEL  # the first that holds a position to be seen
+                self.score(row, block_k, panel, seen, position - b0)
+                self.weigh(row, panel, seen)
+                self.mix(row, block_v, panel, seen)
+
+    def unseen(self, position: Value) -> Value:
+        """How many positions lie before the window of a row at `position`."""
+        before = position - (self.s.window - 1)
+        return (before > 0).choose(before, 0)
 
     def ask(self, stream: Pointer, nbytes: int) -> None:
         """A row that stands alone reads its cache once: ask for what comes AHEAD of here."""
@@ -153,12 +166,14 @@ class Walk:
             with self.k.loop(0, nbytes // 4, LINE // 4) as i:
                 stream.at(AHEAD // 4).prefetch(i)
 
-    def score(self, row: Value, keys: Pointer, seen: Value, position: Value) -> None:
-        """scores = q . k for a tile's rows; -inf where a row may not look.
+    def score(
+        self, row: Value, keys: Pointer, first: Value | int, seen: Value, position: Value
+    ) -> None:
+        """scores = q . k for a tile's rows, from panel `first` on; -inf where a row may not look.
 
         `position`: of the first row, from the beginning of the block.
         """
-        with self.k.loop((seen + (PANEL - 1)) // PANEL) as panel:
+        with self.k.loop(first, (seen + (PANEL - 1)) // PANEL) as panel:
             self.score_panel(row, keys.at(panel * (PANEL * self.s.D // 2)), panel, position)
 
     def score_panel(self, row: Value, keys: Pointer, panel: Value, position: Value) -> None:
@@ -181,9 +196,11 @@ class Walk:
         for r, c in acc:
             ahead = (position - panel * PANEL).trunc(I32) + (r * step - c * t.lanes)
             masked = (lane <= ahead).choose(acc[r, c], hidden)
+            if self.s.window:
+                masked = (lane > ahead - self.s.window).choose(masked, hidden)
             self.scores.store(panel * PANEL + (r * BLOCK + c * t.lanes), masked)
 
-    def weigh(self, row: Value, seen: Value) -> None:
+    def weigh(self, row: Value, first: Value | int, seen: Value) -> None:
         """p = exp2(s - m') in bfloat16, and the running maximum, sums and rescaling factors."""
         k, t = self.k, self.t
         columns = (seen + (PANEL - 1)) // PANEL * PANEL
@@ -191,21 +208,22 @@ class Walk:
             s, p = self.scores.at(r * BLOCK), self.p.at(r * BLOCK)
             old = self.m[row + r]
             top = k.var(old.splat(t.lanes))
-            with k.loop(0, columns, t.lanes) as i:
+            with k.loop(first * PANEL, columns, t.lanes) as i:
                 top.value = k.larger(s.load(i, t.lanes), top.value)
-            new = k.max(top.value)
+            best = k.max(top.value)
+            new = best.eq(float("-inf")).choose(best.like(0.0), best) if self.s.window else best
             factor = exp2(k, old - new, EXP2_COARSE)
             total = k.var(self.l.load((row + r) * t.lanes, t.lanes) * factor)
-            with k.loop(0, columns, PANEL) as i:
+            with k.loop(first * PANEL, columns, PANEL) as i:
                 for c in range(0, PANEL, t.lanes):
                     share = exp2(k, s.load(i + c, t.lanes) - new, EXP2_COARSE)
                     total.value = total.value + share
                     p.store(i + c, t.to_bf16(k, share))
-            self.m.store(row + r, new)
+            self.m.store(row + r, best)
             self.l.store((row + r) * t.lanes, total.value)
             self.a.store(r, factor)
 
-    def mix(self, row: Value, values: Pointer, seen: Value) -> None:
+    def mix(self, row: Value, values: Pointer, first: Value | int, seen: Value) -> None:
         """o = o a + p . v over the pairs of positions that the tile sees."""
         k, t, D = self.k, self.t, self.s.D
         wide = D // t.lanes
@@ -217,7 +235,7 @@ class Walk:
                 out = self.o.at((row + r0) * D + c0 * t.lanes)
                 for r, c in acc:
                     acc[r, c] = out.load(r * D + c * t.lanes, t.lanes) * self.a[r0 + r]
-                with k.loop((seen + 1) // 2) as j:
+                with k.loop(first * (PANEL // 2), (seen + 1) // 2) as j:
                     if r0 == 0 and c0 == 0:
                         self.ask(values.at(j * D), 4 * D)
                     line = values.at(j * D + c0 * t.lanes)

@@ -132,7 +132,8 @@ class KvAppend(Entry):
 
 @command
 class Attention(Entry):
-    """y = softmax(q . k^T) . v over the cache, causal: a row sees the positions up to its own.
+    """y = softmax(q . k^T) . v over the cache, causal: a row sees the positions up to its own, or
+    of them the last `window`.
 
     q is already scaled by log2(e)/sqrt(D), so that the softmax is 2^s / sum 2^s.
     """
@@ -142,6 +143,7 @@ class Attention(Entry):
     reads = "q k_cache v_cache"
     writes = "y"
     static = ("D", "G", "T", "out", "batch")
+    options = ("window",)
     tolerance = 2**-8  # kernels may round the probabilities to bf16
 
     def meaning(self, c: Command, v: Values, run: Run) -> None:
@@ -153,7 +155,8 @@ class Attention(Entry):
         # Rows that share a cache go together: all of a chunk, or one of a batch.
         for rows in ([row] for row in range(run.valid)) if batch else ([*range(run.valid)],):
             sequence, end = rows[0] if batch else 0, int(ends[rows[-1]])
-            seen = np.arange(end)[None, :] < ends[rows][:, None]
+            at, stop = np.arange(end)[None, :], ends[rows][:, None]
+            seen = (at < stop) & (at >= stop - (_window(c) or end))
             for head in range(q.shape[1]):
                 k = read_keys(v["k_cache"][sequence, head // G], D)[:end]
                 values = read_values(v["v_cache"][sequence, head // G], D)[:end]
@@ -193,15 +196,28 @@ class Attention(Entry):
         if operand.role not in CACHES:
             return super().moved(c, operand, run)
         seen = self._seen(c, run)
-        positions = sum(seen) if c.attrs["batch"] else max(seen)  # a batch has caches of its own
+        positions = sum(seen) if c.attrs["batch"] else self._reach(c, run)
         return operand.region.rows * positions * int(c.attrs["D"]) * ITEM_SIZE[operand.dtype]
 
     def _seen(self, c: Command, run: Run | None) -> list[int]:
         """Positions that each row attends to: all of the capacity, or up to its own."""
         capacity = c.operand("k_cache").region.width // (2 * int(c.attrs["D"]))
         if run is None:
-            return [capacity] * self.rows(c)
-        return [int(at) + 1 for at in run.positions(bool(c.attrs["batch"]))]
+            return [min(capacity, _window(c) or capacity)] * self.rows(c)
+        most = _window(c) or capacity
+        return [min(int(at) + 1, most) for at in run.positions(bool(c.attrs["batch"]))]
+
+    def _reach(self, c: Command, run: Run | None) -> int:
+        """Positions that some row of one sequence attends to."""
+        seen, rows = max(self._seen(c, run)), self.rows(c, run)
+        if run is None or not _window(c):
+            return seen
+        return min(seen + rows - 1, run.past + rows)
+
+
+def _window(c: Command) -> int:
+    """Positions up to its own that a row sees; 0 for all."""
+    return int(c.attrs.get("window", 0))
 
 
 def _table_widths(D: int) -> dict[str, int]:

@@ -45,6 +45,7 @@ class Entry:
     writes: ClassVar[str]
     updates: ClassVar[str] = ""  # roles both read and written
     static: ClassVar[tuple[str, ...]]  # attrs that select the kernel
+    options: ClassVar[tuple[str, ...]] = ()  # .. those too, where a command has them
     tolerance: ClassVar[float] = 2e-5  # of a kernel, as a share of the result's largest magnitude
 
     def meaning(self, c: Command, v: Values, run: Run) -> None:
@@ -96,7 +97,8 @@ class Entry:
 
     def kernel(self, c: Command) -> tuple[str, tuple[tuple[str, Attr], ...]]:
         """The kernel's family and static parameters."""
-        return self.kind, tuple(sorted((name, c.attrs[name]) for name in self.static))
+        names = [*self.static, *(name for name in self.options if name in c.attrs)]
+        return self.kind, tuple(sorted((name, c.attrs[name]) for name in names))
 
     def cost(self, c: Command, run: Run | None = None) -> Cost:
         """What the command computes and moves: its full shape, or what `run` makes real of it."""
