@@ -43,6 +43,12 @@ class Queues:
         """int64 [runs, executors]: when each was done."""
         return np.maximum.reduceat(self.end, self.first, axis=1)
 
+    def by_piece(self, column: I64) -> I64:
+        """A column of places as one of pieces."""
+        out = np.empty_like(column)
+        np.put_along_axis(out, np.broadcast_to(self.order, column.shape), column, axis=1)
+        return out
+
 
 def queues_of(kind: Kind, runs: Runs) -> Queues:
     executor = kind.pieces.executor

@@ -40,7 +40,7 @@ class Overlap(Struct, frozen=True):
 class GapCause(Struct, frozen=True):
     """Idle time of engines by what it waited for.
 
-    cause: `dependency`, `other chiplet`, `imbalance`, `signal`, `no work`, `host`, `unknown`.
+    cause: `dependency`, `other chiplet`, `imbalance`, `delay`, `no work`, `host`, `unknown`.
     engine: that stood idle; waited_engine, waited_kind: what it waited for.  lost_ns: sum over the
     engines; longest: the gap that was longest (number in `gaps`, or -1).
     """
@@ -57,9 +57,10 @@ class GapCause(Struct, frozen=True):
 
 
 class Gap(Struct, frozen=True):
-    """One of the longest gaps.  before: the command that ended it; waited: what it waited for."""
+    """One of the longest gaps.  step: -1 between runs.  before: the command that ended it; waited: what it waited for."""
 
     step: int
+    phase: str
     chiplet: int | None
     engine: str
     start_ns: int

@@ -1,0 +1,252 @@
+"""Idle time: what each executor waited for whenever it did nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dielet.analysis.graph import Joins
+from dielet.analysis.queues import Queues
+from dielet.analysis.schema import Gap, GapCause
+from dielet.analysis.steps import Steps
+from dielet.analysis.table import I64, Bool, Executor, Kind, Table
+
+DEPENDENCY, OTHER_CHIPLET, DELAY = "dependency", "other chiplet", "delay"
+IMBALANCE, NO_WORK, HOST, UNKNOWN = "imbalance", "no work", "host", "unknown"
+LONGEST = 200  # gaps that are told one by one
+ALL = "all engines"
+_CELLS = 1 << 21  # rows x edges that are looked at together
+
+Key = tuple[str, str, str, str, str]
+"""Cause, phase, engine that stood idle, engine and kind that it waited for."""
+
+
+@dataclass
+class _Tally:
+    lost: int = 0
+    gaps: int = 0
+
+
+@dataclass
+class Gaps:
+    """Causes as they add up, and the longest gaps."""
+
+    causes: dict[Key, _Tally] = field(default_factory=dict)
+    longest: list[tuple[int, Gap]] = field(default_factory=list)
+
+    def add(self, key: Key, lost: int, gaps: int) -> None:
+        if lost > 0:
+            tally = self.causes.setdefault(key, _Tally())
+            tally.lost += lost
+            tally.gaps += gaps
+
+
+def find_gaps(
+    table: Table, steps: Steps, queues: Sequence[Queues]
+) -> tuple[tuple[GapCause, ...], tuple[Gap, ...]]:
+    found = Gaps()
+    for kind, queue in zip(table.kinds, queues, strict=True):
+        _within(table, steps, kind, queue, found)
+        _after(table, kind, queue, found)
+    _between(table, found)
+    gaps = tuple(gap for _, gap in sorted(found.longest, key=lambda item: -item[0])[:LONGEST])
+    whole = max((table.finish - table.begin) * len(table.executors), 1)
+    first: dict[tuple[str, str, str], int] = {}
+    for number, gap in enumerate(gaps):
+        first.setdefault((gap.cause, gap.phase, gap.engine), number)
+    causes = [
+        GapCause(*key, tally.gaps, tally.lost, tally.lost / whole, first.get(key[:3], -1))
+        for key, tally in found.causes.items()
+    ]
+    return tuple(sorted(causes, key=lambda c: -c.lost_ns)), gaps
+
+
+@dataclass(frozen=True)
+class _Named:
+    """What pieces are called in causes: numbers of (engine, kind), and of who stood idle."""
+
+    names: list[tuple[str, str]]
+    number: I64
+    idle: list[str]
+    idle_number: I64
+
+
+def _named(table: Table, kind: Kind) -> _Named:
+    lanes = [table.lanes[n] for n in kind.pieces.lane.tolist()]
+    pairs = [
+        (lane.engine, table.text(k))
+        for lane, k in zip(lanes, kind.pieces.kind.tolist(), strict=True)
+    ]
+    names = list(dict.fromkeys(pairs))
+    engines = [table.executors[n].engine for n in kind.pieces.executor.tolist()]
+    idle = list(dict.fromkeys(engines))
+    return _Named(
+        names,
+        np.array([names.index(pair) for pair in pairs]),
+        idle,
+        np.array([idle.index(engine) for engine in engines]),
+    )
+
+
+def _within(table: Table, steps: Steps, kind: Kind, queue: Queues, found: Gaps) -> None:
+    """Gaps that end with a command."""
+    joins = Joins.of(kind.edges.astype(np.int64))
+    named = _named(table, kind)
+    chiplet = np.array([table.lanes[n].chiplet or 0 for n in kind.pieces.lane.tolist()])
+    engines = [lane.engine for lane in table.lanes]
+    engine = np.array([engines.index(engines[n]) for n in kind.pieces.lane.tolist()])
+    before = queue.by_piece(queue.before)
+    rows = max(_CELLS // max(len(joins.source), len(kind.pieces), 1), 1)
+    for low in range(0, len(kind.runs), rows):
+        part = slice(low, low + rows)
+        start, free = kind.start[part], before[part]
+        by, when = joins.bindings(start, kind.end[part], np.minimum(free, start))
+        gap = np.maximum(start - free, 0)
+        waited = np.where(by >= 0, when - np.minimum(free, start), 0)
+        source = np.maximum(by, 0)
+        same = (engine[source] == engine) & (chiplet[source] != chiplet) & (by >= 0)
+        rest = gap - waited
+        has_edges = np.zeros(len(kind.pieces), bool)
+        has_edges[joins.targets] = True
+        rest_name = np.where(has_edges, DELAY, UNKNOWN)
+        _tally(kind, named, found, waited, source, same)
+        for cause in (DELAY, UNKNOWN):
+            _tally_plain(kind, named, found, rest * (rest_name == cause), cause)
+        _note_longest(table, steps, kind, part, gap, waited, by, same, rest_name, found)
+
+
+def _tally(kind: Kind, named: _Named, found: Gaps, waited: I64, source: I64, same: Bool) -> None:
+    width = len(named.names)
+    code = (named.idle_number * width + named.number[source]) * 2 + same
+    size = len(named.idle) * width * 2
+    there = waited > 0
+    lost = np.bincount(code[there], waited[there], size)
+    count = np.bincount(code[there], minlength=size)
+    for place in np.flatnonzero(count).tolist():
+        rest, is_other = divmod(place, 2)
+        idle, name = divmod(rest, width)
+        cause = OTHER_CHIPLET if is_other else DEPENDENCY
+        key = cause, kind.phase, named.idle[idle], *named.names[name]
+        found.add(key, round(float(lost[place])), int(count[place]))
+
+
+def _tally_plain(kind: Kind, named: _Named, found: Gaps, lost: I64, cause: str) -> None:
+    totals = np.bincount(named.idle_number, lost.sum(axis=0), len(named.idle))
+    counts = np.bincount(named.idle_number, (lost > 0).sum(axis=0), len(named.idle))
+    for engine, total, count in zip(named.idle, totals.tolist(), counts.tolist(), strict=True):
+        found.add((cause, kind.phase, engine, "", ""), round(total), round(count))
+
+
+def _note_longest(
+    table: Table,
+    steps: Steps,
+    kind: Kind,
+    part: slice,
+    gap: I64,
+    waited: I64,
+    by: I64,
+    same: Bool,
+    rest_name: NDArray[np.str_],
+    found: Gaps,
+) -> None:
+    flat = gap.ravel()
+    most = min(LONGEST, len(flat))
+    for place in np.argpartition(flat, len(flat) - most)[len(flat) - most :].tolist():
+        row, piece = divmod(place, gap.shape[1])
+        length = int(gap[row, piece])
+        if length <= 0:
+            continue
+        run = int(kind.runs[part][row])
+        executor = table.executors[int(kind.pieces.executor[piece])]
+        cause = str(rest_name[piece])
+        if 2 * int(waited[row, piece]) >= length:
+            cause = OTHER_CHIPLET if same[row, piece] else DEPENDENCY
+        source = int(by[row, piece])
+        found.longest.append(
+            (
+                length,
+                Gap(
+                    step=int(steps.of_run[run]),
+                    phase=kind.phase,
+                    chiplet=executor.chiplet,
+                    engine=executor.engine,
+                    start_ns=int(kind.start[part][row, piece]) - length,
+                    duration_ns=length,
+                    cause=cause,
+                    before=command_name(table, kind, piece),
+                    waited=command_name(table, kind, source) if source >= 0 else "",
+                ),
+            )
+        )
+    if len(found.longest) > 4 * LONGEST:
+        found.longest = sorted(found.longest, key=lambda item: -item[0])[:LONGEST]
+
+
+def command_name(table: Table, kind: Kind, piece: int) -> str:
+    """A command as causes in words name it: operation, index, chiplet."""
+    pieces = kind.pieces
+    chiplet = table.lanes[int(pieces.lane[piece])].chiplet
+    where = "" if chiplet is None else f" (chiplet {chiplet})"
+    return f"{table.text(int(pieces.operation[piece]))}_{int(pieces.index[piece])}{where}"
+
+
+def _after(table: Table, kind: Kind, queue: Queues, found: Gaps) -> None:
+    """What is left of the runs after each executor's last command, and of those without any."""
+    executors = queue.executor[queue.first].tolist()
+    names = [table.executors[n].engine for n in executors]
+    last = queue.last_end
+    for place, name in enumerate(names):
+        peers = [n for n, other in enumerate(names) if other == name]
+        slowest = np.minimum(last[:, peers].max(axis=1), queue.run_end)
+        late = np.maximum(slowest - last[:, place], 0)
+        rest = np.maximum(queue.run_end - np.maximum(slowest, last[:, place]), 0)
+        for cause, lost in ((IMBALANCE, late), (NO_WORK, rest)):
+            found.add((cause, kind.phase, name, "", ""), int(lost.sum()), int((lost > 0).sum()))
+    devices = {table.executors[n].device for n in executors}
+    whole = int((queue.run_end - queue.run_start).sum())
+    for number, executor in enumerate(table.executors):
+        if number not in executors and executor.device in devices:
+            key = NO_WORK, kind.phase, executor.engine, "", ""
+            found.add(key, whole, len(kind.runs))
+
+
+def _between(table: Table, found: Gaps) -> None:
+    """Time in which no run was under way on a device."""
+    for device, executors in _devices(table).items():
+        used = [kind.runs for kind in table.kinds
+                if table.executors[int(kind.pieces.executor[0])].device == device]  # fmt: skip
+        runs = np.sort(np.concatenate(used)) if used else np.zeros(0, np.int64)
+        ends = np.maximum.accumulate(table.runs.end[runs])
+        low = np.append(table.begin, ends)
+        high = np.append(table.runs.start[runs], table.finish)
+        phases = [*(table.runs.phase[n] for n in runs.tolist()), ""]
+        for place in np.flatnonzero(high > low).tolist():
+            begin, end = int(low[place]), int(high[place])
+            phase = phases[place] or phases[place - 1]
+            key = HOST, phase, ALL, "Host", _host_work(table, begin, end)
+            found.add(key, (end - begin) * len(executors), 1)
+            gap = Gap(-1, phase, None, ALL, begin, end - begin, HOST, phases[place], key[4])
+            found.longest.append((end - begin, gap))
+
+
+def _devices(table: Table) -> dict[str, list[Executor]]:
+    found: dict[str, list[Executor]] = {}
+    for executor in table.executors:
+        found.setdefault(executor.device, []).append(executor)
+    return found
+
+
+def _host_work(table: Table, begin: int, end: int) -> str:
+    """What the host did most of in an interval, if it is known."""
+    host = table.host
+    low = np.searchsorted(host.start, end)
+    first = max(int(low) - 64, 0)
+    spent: dict[str, int] = {}
+    for place in range(first, int(low)):
+        shared = min(int(host.end[place]), end) - max(int(host.start[place]), begin)
+        if shared > 0:
+            spent[host.what[place]] = spent.get(host.what[place], 0) + shared
+    return max(spent, key=lambda what: spent[what], default="")
