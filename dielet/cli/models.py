@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
-import re
 import shutil
 import tempfile
 from contextlib import ExitStack
@@ -32,6 +30,7 @@ def open_model(
 
     if is_model_directory(Path(src)):
         return load(src, threads)
+    from dielet.generate.compiling import cached_directory
     from dielet.image import CompileOptions, open_source
 
     options = options or CompileOptions()
@@ -94,17 +93,6 @@ def compile_into(
     seconds = perf_counter() - begin
     console.note(f"compiled in {duration(seconds)}")
     return seconds
-
-
-def cached_directory(checkpoint: Checkpoint, options: CompileOptions) -> Path:
-    """Where the cache keeps this checkpoint compiled with these options by this dielet."""
-    from dielet import __version__, paths
-    from dielet.image.manifest import SCHEMA
-
-    key = f"{checkpoint.identity} {options} {__version__} {SCHEMA}"
-    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
-    name = re.sub(r"[^\w.-]+", "-", checkpoint.spec.name or checkpoint.spec.model_type)
-    return paths.cache_dir("models", f"{name[:60]}-{digest}")
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from pathlib import Path
 
+from dielet import __version__, paths
 from dielet.checkpoint.base import Checkpoint
 from dielet.generate.session import usable
 from dielet.image import CompileOptions, Progress, compile_checkpoint
+from dielet.image.manifest import SCHEMA
 
 
 def compile_usable(
@@ -29,3 +33,11 @@ def compile_usable(
 def check_text(checkpoint: Checkpoint) -> None:
     """DamagedFile for a file of the checkpoint that generation cannot use, the weights apart."""
     usable(checkpoint.tokenizer_files(), f"{checkpoint.source}: ")
+
+
+def cached_directory(checkpoint: Checkpoint, options: CompileOptions) -> Path:
+    """Where the cache keeps this checkpoint compiled with these options by this dielet."""
+    key = f"{checkpoint.identity} {options} {__version__} {SCHEMA}"
+    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+    name = re.sub(r"[^\w.-]+", "-", checkpoint.spec.name or checkpoint.spec.model_type)
+    return paths.cache_dir("models", f"{name[:60]}-{digest}")

@@ -1,0 +1,122 @@
+"""Model directories as Hugging Face users handle them: made from a name, saved, added to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dielet.compat.said import say_once
+from dielet.errors import MissingFile, Unsupported, UsageError
+from dielet.generate.compiling import cached_directory, compile_usable
+from dielet.generate.session import is_model_directory
+from dielet.generate.text import FILES as TEXT_FILES
+from dielet.image import CompileOptions, open_source, read_manifest
+from dielet.image.manifest import NAME, FileEntry, file_sha256
+
+HUB = ("revision", "cache_dir", "token", "local_files_only", "force_download", "subfolder")
+# What transformers' own tokenizer classes read beside tokenizer.json; dielet needs none of it.
+TOKENIZER_EXTRAS = (
+    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "merges.txt", "tokenizer.model",
+)  # fmt: skip
+
+
+def locate(source: str | Path, hub: Mapping[str, Any]) -> str | Path:
+    """`source` as a path, fetched from the hub with the arguments of `from_pretrained`, if any."""
+    hub = {name: value for name, value in hub.items() if value is not None}
+    subfolder = hub.pop("subfolder", "")
+    path = Path(os.path.expanduser(source))
+    if not path.exists() and hub and isinstance(source, str):
+        from huggingface_hub import snapshot_download
+
+        wanted = [f"{subfolder}/{name}" if subfolder else name for name in _HUB_FILES]
+        try:
+            path = Path(snapshot_download(source, allow_patterns=wanted, **hub))
+        except Exception as error:  # many kinds: no network, no such model, no permission, ...
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise MissingFile(f"{source} could not be had from the hub: {reason[:200]}") from None
+    return path / subfolder if path.exists() else source
+
+
+_HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model")
+
+
+def compiled(source: str | Path, options: CompileOptions, out: str | Path | None) -> Path:
+    """The directory that `source` is compiled into: `out`, or one in the user's cache.
+
+    What is in the cache is not compiled again.
+    """
+    checkpoint = open_source(source, options)
+    directory = Path(out) if out is not None else cached_directory(checkpoint, options)
+    if out is None and is_model_directory(directory):
+        return directory
+    compile_usable(checkpoint, directory, options)
+    _copy_extras(Path(os.path.expanduser(source)), directory)
+    return directory
+
+
+def _copy_extras(source: Path, directory: Path) -> None:
+    for name in TOKENIZER_EXTRAS:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, directory / name)
+
+
+def save(directory: Path, target: str | Path, texts: Mapping[str, bytes]) -> None:
+    """Copy a model directory to `target`, with the content of `texts` in place of those files.
+
+    Other files that `target` has stay.  Raises FileExistsError when it is `directory` itself.
+    """
+    target = Path(os.path.expanduser(target))
+    if target.is_file():
+        raise UsageError(f"{target} is a file; a model is saved into a directory")
+    if target.exists() and target.samefile(directory):
+        raise FileExistsError(f"the model is in {target} already; name another directory")
+    whole = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        shutil.copytree(directory, whole)
+        for name, content in texts.items():
+            (whole / name).write_bytes(content)
+        take_over_texts(whole)
+        target.mkdir(parents=True, exist_ok=True)
+        (target / NAME).unlink(missing_ok=True)  # not a model again until everything is there
+        for path in sorted(whole.iterdir(), key=lambda path: path.name == NAME):
+            os.replace(path, target / path.name)
+    finally:
+        shutil.rmtree(whole, ignore_errors=True)
+
+
+def take_over_texts(directory: Path) -> None:
+    """Let the manifest agree with tokenizer and configuration files that were put there since.
+
+    `tokenizer.save_pretrained(DIR)` writes its own into a saved model's directory.  Programs and
+    weights keep the hashes that they were compiled with.
+    """
+    manifest = read_manifest(directory)
+    files = dict(manifest.files)
+    for name in TEXT_FILES:
+        path = directory / name
+        if path.is_file():
+            entry = FileEntry(path.stat().st_size, file_sha256(path))
+            if files.get(name) != entry:
+                files[name] = entry
+    if files == manifest.files:
+        return
+    data = msgspec.json.format(
+        msgspec.json.encode(msgspec.structs.replace(manifest, files=files)), indent=1
+    )
+    temporary = directory / f".{NAME}.{os.getpid()}.tmp"
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, directory / NAME)
+    except OSError as error:
+        say_once(f"{directory}: its tokenizer was replaced, and {NAME} cannot be: {error.strerror}")
+
+
+def refuse_push(asked: object) -> None:
+    if asked:
+        raise Unsupported("push_to_hub is not dielet's; upload the directory with huggingface_hub")
