@@ -8,6 +8,7 @@ from dielet.codegen.function import Function, Pointer
 from dielet.codegen.kernel import Kernel
 from dielet.codegen.targets.base import Target
 from dielet.codegen.values import F32, I8, I16, I32, Value
+from dielet.formats.cache import LARGEST, SMALLEST_SCALE
 
 # 2**f - 1 over f in [-1/2, 1/2], f times these: relative error 2e-9 and 3e-6.
 EXP2_FINE = (
@@ -105,15 +106,51 @@ def quantised(k: Function, vectors: list[Value]) -> tuple[list[Value], Value, Va
 
     A NaN or infinity in the group makes the scale one, so that it cannot vanish.
     """
-    of_bits = vectors[0].type.of(I32)
-    # The bits of |x| order as integers do, and put NaN on top.
-    largest = vectors[0].bits(of_bits) & 0x7FFFFFFF
-    for v in vectors[1:]:
-        largest = k.larger(v.bits(of_bits) & 0x7FFFFFFF, largest)
-    scale = k.max(largest).bits(F32) / 127.0
+    scale = largest_magnitude(k, vectors) / 127.0
     inverse = (scale > 0.0).choose(1.0 / scale, 0.0)
     integers = [nearest(k, v * inverse) for v in vectors]
     total = integers[0]
     for i in integers[1:]:
         total = total + i
     return [i.trunc(I8) for i in integers], scale, k.sum(total)
+
+
+def rounded(k: Function, t: Target, vectors: list[Value]) -> tuple[list[Value], Value]:
+    """Numbers that share a scale as codes -127 ... 127 (i32), and the scale as bfloat16 (i16).
+
+    As `rounded` in dielet/formats/cache.py; a NaN makes the scale one.
+    """
+    scale = largest_magnitude(k, vectors) * (1 / LARGEST)
+    scale = (scale < SMALLEST_SCALE).choose(k.const(F32, SMALLEST_SCALE), scale)
+    short = t.to_bf16(k, scale)
+    inverse = 1.0 / t.from_bf16(k, short)
+    return [nearest(k, v * inverse) for v in vectors], short
+
+
+def largest_magnitude(k: Function, vectors: list[Value]) -> Value:
+    """The largest |x|; a NaN is larger than all."""
+    of_bits = vectors[0].type.of(I32)
+    # The bits of |x| order as integers do, and put NaN on top.
+    largest = vectors[0].bits(of_bits) & 0x7FFFFFFF
+    for v in vectors[1:]:
+        largest = k.larger(v.bits(of_bits) & 0x7FFFFFFF, largest)
+    return k.max(largest).bits(F32)
+
+
+def spread(k: Function, vectors: list[Value], block: int) -> list[Value]:
+    """The Walsh-Hadamard transform of dielet/formats/cache.py, in the same order of sums."""
+    lanes = vectors[0].type.lanes
+    step = 1
+    while step < block:
+        if step < lanes:
+            sign = k.vector(F32, [-1.0 if lane & step else 1.0 for lane in range(lanes)])
+            swap = [lane ^ step for lane in range(lanes)]
+            vectors = [k.fma(v, sign, v.shuffle(swap)) for v in vectors]
+        else:
+            away = step // lanes
+            vectors = [
+                vectors[i - away] - v if i & away else v + vectors[i + away]
+                for i, v in enumerate(vectors)
+            ]
+        step *= 2
+    return vectors

@@ -8,7 +8,15 @@ from typing import Any
 
 from dielet.codegen.function import Module
 from dielet.codegen.kernel import Kernel, KernelKey
-from dielet.codegen.kernels import attention, linear, rotary, rowwise, tokens, transfer
+from dielet.codegen.kernels import (
+    attention,
+    attention_int8,
+    linear,
+    rotary,
+    rowwise,
+    tokens,
+    transfer,
+)
 from dielet.codegen.targets.base import Target
 from dielet.errors import InternalError
 
@@ -21,7 +29,7 @@ FAMILIES: dict[str, tuple[type[Any], Callable[[Kernel, Target, Any], None]]] = {
     "linear": (linear.Linear, linear.linear),
     "rotary": (rotary.Rotary, rotary.rotary),
     "kv_append": (rotary.KvAppend, rotary.kv_append),
-    "attention": (attention.Attention, attention.attention),
+    "attention": (attention.Attention, attention_int8.attention),
     "embed": (tokens.Embed, tokens.embed),
     "select": (tokens.Select, tokens.select),
     "copy": (transfer.Copy, transfer.copy),

@@ -20,11 +20,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dielet.codegen.function import Pointer
+from dielet.codegen.function import Cells, Pointer
 from dielet.codegen.kernel import Kernel
 from dielet.codegen.math import EXP2_COARSE, exp2
 from dielet.codegen.targets.base import PANEL, Target
 from dielet.codegen.values import F32, I8, I16, I32, Value
+from dielet.formats.cache import position_bytes
 
 BLOCK = 128  # positions between two rescalings
 LINE = 64
@@ -42,6 +43,7 @@ class Attention:
     out: str
     batch: bool = False  # rows are the next tokens of as many sequences
     window: int = 0  # positions up to its own that a row sees; 0: all
+    kv: str = "bf16"  # the number format of the cache
 
     @property
     def alone(self) -> bool:
@@ -49,12 +51,12 @@ class Attention:
         return self.T == 1 or self.batch
 
 
-def attention(k: Kernel, t: Target, s: Attention) -> None:
+def attend(k: Kernel, t: Target, s: Attention, walk: Walk) -> None:
+    """Write the kernel, whose rows pass over the cache as `walk` says."""
     q, k_cache, v_cache = k.operand(I16), k.operand(I8), k.operand(I8)
     y = k.operand(F32 if s.out == "f32" else I16)
     kv_heads, q_stride, y_stride, head_bytes = (k.param() for _ in range(4))
     valid = k.valid
-    walk = Walk(k, t, s)
     if s.alone:
         row_blocks = valid if s.batch else k.i64(1)
         step = 1
@@ -96,10 +98,13 @@ class Walk:
     or ROWS rows of one head.
     """
 
+    sums = 1  # registers that a vector of scores is summed in
+
     def __init__(self, k: Kernel, t: Target, s: Attention) -> None:
         self.k, self.t, self.s = k, t, s
         self.lines, self.line_rows = (1, s.G) if s.alone else (s.G, ROWS)
-        self.height = divisor(self.line_rows, t.registers // 2 // t.vectors)
+        self.panel_words = PANEL * position_bytes(s.kv, s.D) // 4
+        self.height = divisor(self.line_rows, t.registers // 2 // t.vectors // self.sums)
         rows = self.lines * self.line_rows
         self.q = k.scratch(I32, rows * s.D // 2)
         self.m = k.scratch(F32, rows)
@@ -113,13 +118,17 @@ class Walk:
     def open(self, row: Value, q: Pointer) -> None:
         """Begin a row with its query."""
         k, t, D = self.k, self.t, self.s.D
-        for i in range(0, D, 16):
-            self.q.cast(I16).store(row * D + i, q.load(i, 16))
+        self.take(row, q)
         zero = k.const(F32.x(t.lanes), 0.0)
         self.m.store(row, k.const(F32, float("-inf")))
         self.l.store(row * t.lanes, zero)
         for i in range(0, D, t.lanes):
             self.o.store(row * D + i, zero)
+
+    def take(self, row: Value, q: Pointer) -> None:
+        """Keep a row's query for `score`."""
+        for i in range(0, self.s.D, 16):
+            self.q.cast(I16).store(row * self.s.D + i, q.load(i, 16))
 
     def close(self, row: Value) -> list[Value]:
         """o / l of a row."""
@@ -148,8 +157,8 @@ class Walk:
             seen = k.minimum(end - b0, k.i64(BLOCK))
             before = self.unseen(position - b0) if self.s.window else 0
             with k.when(seen > before):
-                block_k = keys.cast(I32).at(b0 * (self.s.D // 2))
-                block_v = values.cast(I32).at(b0 // 2 * self.s.D)
+                block = b0 // PANEL * self.panel_words
+                block_k, block_v = keys.cast(I32).at(block), values.cast(I32).at(block)
                 panel = before // PANEL  # the first that holds a position to be seen
                 self.score(row, block_k, panel, seen, position - b0)
                 self.weigh(row, panel, seen)
@@ -174,11 +183,10 @@ class Walk:
         `position`: of the first row, from the beginning of the block.
         """
         with self.k.loop(first, (seen + (PANEL - 1)) // PANEL) as panel:
-            self.score_panel(row, keys.at(panel * (PANEL * self.s.D // 2)), panel, position)
+            self.score_panel(row, keys.at(panel * self.panel_words), panel, position)
 
     def score_panel(self, row: Value, keys: Pointer, panel: Value, position: Value) -> None:
         k, t, half = self.k, self.t, self.s.D // 2
-        step = 0 if self.s.alone else 1  # the next row of a tile stands one position later
         q = self.q.at(row * half)
         acc = k.cells(self.height, t.vectors, of=F32.x(t.lanes))
         for at in acc:
@@ -191,6 +199,12 @@ class Walk:
                     pair = t.broadcast(q[j + (r * half + u)])
                     for c in range(t.vectors):
                         acc[r, c] = t.dot2(k, acc[r, c], key[c], pair)
+        self.hide(acc, panel, position)
+
+    def hide(self, acc: Cells, panel: Value, position: Value) -> None:
+        """Store a tile's scores of one panel, -inf where a row may not look."""
+        k, t = self.k, self.t
+        step = 0 if self.s.alone else 1  # the next row of a tile stands one position later
         lane = k.vector(I32, list(range(t.lanes)))
         hidden = k.const(F32.x(t.lanes), float("-inf"))
         for r, c in acc:
@@ -205,7 +219,7 @@ class Walk:
         k, t = self.k, self.t
         columns = (seen + (PANEL - 1)) // PANEL * PANEL
         with k.loop(self.height) as r:
-            s, p = self.scores.at(r * BLOCK), self.p.at(r * BLOCK)
+            s = self.scores.at(r * BLOCK)
             old = self.m[row + r]
             top = k.var(old.splat(t.lanes))
             with k.loop(first * PANEL, columns, t.lanes) as i:
@@ -218,10 +232,14 @@ class Walk:
                 for c in range(0, PANEL, t.lanes):
                     share = exp2(k, s.load(i + c, t.lanes) - new, EXP2_COARSE)
                     total.value = total.value + share
-                    p.store(i + c, t.to_bf16(k, share))
+                    self.keep(r * BLOCK + i + c, share)
             self.m.store(row + r, best)
             self.l.store((row + r) * t.lanes, total.value)
             self.a.store(r, factor)
+
+    def keep(self, at: Value, share: Value) -> None:
+        """Keep a vector of probabilities for `mix`."""
+        self.p.store(at, self.t.to_bf16(self.k, share))
 
     def mix(self, row: Value, values: Pointer, first: Value | int, seen: Value) -> None:
         """o = o a + p . v over the pairs of positions that the tile sees."""

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from dielet.codegen.function import Pointer
 from dielet.codegen.kernel import Kernel
-from dielet.codegen.math import root_mean_square
-from dielet.codegen.targets.base import Target
-from dielet.codegen.values import F32, I8, I16, I32, I64, Value
+from dielet.codegen.math import root_mean_square, rounded, spread
+from dielet.codegen.targets.base import PANEL, Target
+from dielet.codegen.values import F32, I8, I16, I32, Value
+from dielet.formats.cache import spread_block
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class KvAppend:
     norm: bool
     eps: float
     batch: bool = False
+    kv: str = "bf16"  # the number format of the cache
 
 
 def kv_append(k: Kernel, t: Target, s: KvAppend) -> None:
@@ -59,28 +61,79 @@ def kv_append(k: Kernel, t: Target, s: KvAppend) -> None:
     k_cache, v_cache = k.operand(I8), k.operand(I8)
     heads, k_stride, v_stride, head_bytes = (k.param() for _ in range(4))
     line = k.scratch(I16, s.D)
+    append = _append_int8 if s.kv == "int8" else _append_bf16
     first, last = k.share(heads)
     with k.loop(first, last) as head, k.loop(k.valid) as row:
         position = k.position(row, s.batch)
-        vectors = turned(k, t, s, new_k.at(row * k_stride + head * s.D), weight, cos, sin, position)
-        lanes = vectors[0].type.lanes
-        for i, v in enumerate(vectors):
-            line.store(i * lanes, t.to_bf16(k, v))
-        # K: pairs of elements, 32 positions side by side.
-        keys = k.cache(k_cache, row, s.batch).at(head * head_bytes).cast(I32)
-        panel = keys.at((position // 32) * (s.D // 2 * 32))
-        with k.loop(s.D // 2) as j:
-            panel.store(j * 32 + position % 32, line.cast(I32)[j])
-        # V: pairs of positions. The even one clears its partner; the odd one joins it.
-        values = k.cache(v_cache, row, s.batch).at(head * head_bytes).cast(I32)
-        pair = values.at((position // 2) * s.D)
-        shift = ((position & 1) * 16).trunc(I32)
-        keep = k.const(I32, 0) - (position & 1).trunc(I32) & 0xFFFF
+        key = turned(k, t, s, new_k.at(row * k_stride + head * s.D), weight, cos, sin, position)
+        lanes = key[0].type.lanes
         source = new_v.at(row * v_stride + head * s.D)
-        for i in range(0, s.D, lanes):
-            value = t.to_bf16(k, source.load(i, lanes)).zext(I32)
-            old = pair.load(i, lanes)
-            pair.store(i, (old & keep) | (value << shift.splat(lanes)))
+        value = [source.load(i, lanes) for i in range(0, s.D, lanes)]
+        keys = k.cache(k_cache, row, s.batch).at(head * head_bytes)
+        values = k.cache(v_cache, row, s.batch).at(head * head_bytes)
+        append(k, t, line, key, value, keys, values, position)
+
+
+def _append_bf16(
+    k: Kernel,
+    t: Target,
+    line: Pointer,
+    key: list[Value],
+    value: list[Value],
+    keys: Pointer,
+    values: Pointer,
+    position: Value,
+) -> None:
+    lanes = key[0].type.lanes
+    D = len(key) * lanes
+    # K: pairs of elements, 32 positions side by side.
+    for i, v in enumerate(key):
+        line.store(i * lanes, t.to_bf16(k, v))
+    panel = keys.cast(I32).at((position // PANEL) * (D // 2 * PANEL))
+    with k.loop(D // 2) as j:
+        panel.store(j * PANEL + position % PANEL, line.cast(I32)[j])
+    # V: pairs of positions. The even one clears its partner; the odd one joins it.
+    pair = values.cast(I32).at((position // 2) * D)
+    shift = ((position & 1) * 16).trunc(I32)
+    keep = k.const(I32, 0) - (position & 1).trunc(I32) & 0xFFFF
+    for i, v in enumerate(value):
+        old = pair.load(i * lanes, lanes)
+        new = t.to_bf16(k, v).zext(I32) << shift.splat(lanes)
+        pair.store(i * lanes, (old & keep) | new)
+
+
+def _append_int8(
+    k: Kernel,
+    t: Target,
+    line: Pointer,
+    key: list[Value],
+    value: list[Value],
+    keys: Pointer,
+    values: Pointer,
+    position: Value,
+) -> None:
+    lanes = key[0].type.lanes
+    D = len(key) * lanes
+    panel = (position // PANEL) * (PANEL * (D + 2))
+    place = position % PANEL
+    # K: four elements, 32 positions side by side; then their scales.
+    codes, scale = rounded(k, t, spread(k, key, spread_block(D)))
+    for i, code in enumerate(codes):
+        line.cast(I8).store(i * lanes, (code + 128).trunc(I8))
+    keys, values = keys.at(panel), values.at(panel)
+    with k.loop(D // 4) as j:
+        keys.cast(I32).store(j * PANEL + place, line.cast(I32)[j])
+    keys.cast(I16).store(place + PANEL * D // 2, scale)
+    # V: four positions of an element in a word; then the scales of 32.
+    codes, scale = rounded(k, t, value)
+    fours = values.cast(I32).at(place // 4 * D)
+    shift = ((place & 3) * 8).trunc(I32)
+    others = (k.const(I32, 0xFF) << shift) ^ -1
+    for i, code in enumerate(codes):
+        old = fours.load(i * lanes, lanes)
+        new = (code & 0xFF) << shift.splat(lanes)
+        fours.store(i * lanes, (old & others) | new)
+    values.cast(I16).store(place + PANEL * D // 2, scale)
 
 
 def turned(
@@ -109,6 +162,3 @@ def turned(
         low.append(a * c - b * sn)
         high.append(b * c + a * sn)
     return low + high
-
-
-__all__ = ["I64", "KvAppend", "Rotary", "kv_append", "rotary"]

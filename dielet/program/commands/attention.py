@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from dielet.formats.bf16 import from_bf16, to_bf16
-from dielet.formats.packed import PANEL
+from dielet.formats.cache import position_bytes
+from dielet.program.commands.cache import read_keys, read_values, write_key, write_value
 from dielet.program.commands.entry import (
-    ITEM_SIZE,
     Entry,
     Run,
     Values,
@@ -16,17 +16,10 @@ from dielet.program.commands.entry import (
     stride,
     value_widths,
 )
-from dielet.program.commands.values import (
-    keys,
-    read_keys,
-    read_values,
-    rms_normed,
-    rotated,
-    store,
-)
+from dielet.program.commands.values import rms_normed, rotated, store
 from dielet.program.types import Command, Operand
 
-CACHES = ("k_cache", "v_cache")
+CACHES = ("k_cache", "v_cache")  # with the attribute `kv`, their number format; without, bf16
 ROW_BLOCK = 16  # rows of a chunk that an attention kernel takes together
 
 
@@ -76,7 +69,8 @@ class KvAppend(Entry):
     """Write rotated (and normed) keys and values at the rows' positions: past ... past+valid of
     one sequence, or of a batch the next position of each row's own.
 
-    A value written at an even position clears its odd partner, so half a pair is never stale.
+    In bf16, a value at an even position clears its odd partner, so half a pair is never stale.
+    In int8 each head's numbers get a scale, the keys after `spread` in dielet/formats/cache.py.
     """
 
     kind = "kv_append"
@@ -84,6 +78,7 @@ class KvAppend(Entry):
     reads = "k v norm? cos sin"
     writes = "k_cache v_cache"
     static = ("D", "norm", "eps", "batch")
+    options = ("kv",)
 
     def meaning(self, c: Command, v: Values, run: Run) -> None:
         D, batch = int(c.attrs["D"]), bool(c.attrs["batch"])
@@ -91,17 +86,12 @@ class KvAppend(Entry):
         if c.attrs["norm"]:
             k = rms_normed(k, v["norm"][0], float(c.attrs["eps"]))
         at = run.positions(batch)
-        k_bits = to_bf16(rotated(k, v["cos"][at], v["sin"][at]))
-        v_bits = to_bf16(value)
+        k = rotated(k, v["cos"][at], v["sin"][at])
         for row, head in np.ndindex(k.shape[:2]):
-            position = int(at[row])
             sequence = row if batch else 0
-            panels = keys(v["k_cache"][sequence, head], D)
-            panels[position // PANEL, position % PANEL] = k_bits[row, head].reshape(-1, 2)
-            pairs = v["v_cache"][sequence, head].reshape(-1, D, 2)
-            if position % 2 == 0:
-                pairs[position // 2, :, 1] = 0
-            pairs[position // 2, :, position % 2] = v_bits[row, head]
+            position = int(at[row])
+            write_key(v["k_cache"][sequence, head], kv_format(c), position, k[row, head])
+            write_value(v["v_cache"][sequence, head], kv_format(c), position, value[row, head])
 
     def widths(self, c: Command) -> dict[str, int]:
         D = int(c.attrs["D"])
@@ -126,7 +116,7 @@ class KvAppend(Entry):
         if operand.role in ("cos", "sin"):
             return rows * operand.region.width
         if operand.role in CACHES:
-            return rows * columns(c, "k") * ITEM_SIZE[operand.dtype]  # only what is new
+            return rows * operand.region.rows * _position_bytes(c)  # only what is new
         return super().moved(c, operand, run)
 
 
@@ -143,7 +133,7 @@ class Attention(Entry):
     reads = "q k_cache v_cache"
     writes = "y"
     static = ("D", "G", "T", "out", "batch")
-    options = ("window",)
+    options = ("kv", "window")
     tolerance = 2**-8  # kernels may round the probabilities to bf16
 
     def meaning(self, c: Command, v: Values, run: Run) -> None:
@@ -158,8 +148,8 @@ class Attention(Entry):
             at, stop = np.arange(end)[None, :], ends[rows][:, None]
             seen = (at < stop) & (at >= stop - (_window(c) or end))
             for head in range(q.shape[1]):
-                k = read_keys(v["k_cache"][sequence, head // G], D)[:end]
-                values = read_values(v["v_cache"][sequence, head // G], D)[:end]
+                k = read_keys(v["k_cache"][sequence, head // G], kv_format(c), D)[:end]
+                values = read_values(v["v_cache"][sequence, head // G], kv_format(c), D)[:end]
                 s = np.where(seen, q[rows, head] @ k.T, -np.inf)
                 p = np.exp2(s - s.max(-1, keepdims=True))
                 y[rows, head] = p @ values / p.sum(-1, keepdims=True)
@@ -174,7 +164,7 @@ class Attention(Entry):
         return cache.rows, stride(c, "q"), stride(c, "y"), cache.stride
 
     def variant(self, c: Command) -> str:
-        return f"d{c.attrs['D']}g{c.attrs['G']}"
+        return f"d{c.attrs['D']}g{c.attrs['G']}" + ("i8" if kv_format(c) == "int8" else "")
 
     def depth(self, c: Command, run: Run | None = None) -> int:
         seen = self._seen(c, run)
@@ -186,7 +176,7 @@ class Attention(Entry):
         return c.operand("k_cache").region.rows * blocks
 
     def ops(self, c: Command, run: Run | None = None) -> dict[str, int]:
-        return {"bf16": 4 * sum(self._seen(c, run)) * columns(c, "q")}
+        return {"bf16": 4 * sum(self._seen(c, run)) * columns(c, "q")}  # which holds any int8 code
 
     def shape(self, c: Command, run: Run | None = None) -> tuple[int, int, int]:
         rows = 1 if c.attrs["batch"] else self.rows(c, run)
@@ -197,11 +187,11 @@ class Attention(Entry):
             return super().moved(c, operand, run)
         seen = self._seen(c, run)
         positions = sum(seen) if c.attrs["batch"] else self._reach(c, run)
-        return operand.region.rows * positions * int(c.attrs["D"]) * ITEM_SIZE[operand.dtype]
+        return operand.region.rows * positions * _position_bytes(c)
 
     def _seen(self, c: Command, run: Run | None) -> list[int]:
         """Positions that each row attends to: all of the capacity, or up to its own."""
-        capacity = c.operand("k_cache").region.width // (2 * int(c.attrs["D"]))
+        capacity = cache_positions(c)
         if run is None:
             return [min(capacity, _window(c) or capacity)] * self.rows(c)
         most = _window(c) or capacity
@@ -213,6 +203,20 @@ class Attention(Entry):
         if run is None or not _window(c):
             return seen
         return min(seen + rows - 1, run.past + rows)
+
+
+def kv_format(c: Command) -> str:
+    """The number format of the cache that a command reads or writes."""
+    return str(c.attrs.get("kv", "bf16"))
+
+
+def cache_positions(c: Command) -> int:
+    """How many positions the cache operands hold."""
+    return c.operand("k_cache").region.width // _position_bytes(c)
+
+
+def _position_bytes(c: Command) -> int:
+    return position_bytes(kv_format(c), int(c.attrs["D"]))
 
 
 def _window(c: Command) -> int:

@@ -1,14 +1,11 @@
-"""Number work shared by the meanings: bf16 rounding, activation quantisation, cache layouts."""
+"""Number work shared by the meanings: bf16 rounding, activation quantisation."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dielet.formats.bf16 import from_bf16, to_bf16
-from dielet.formats.packed import PANEL
+from dielet.formats.bf16 import to_bf16
 from dielet.program.commands.entry import Values
 
 F32 = NDArray[np.float32]
@@ -49,19 +46,3 @@ def rotated(x: F32, cos: F32, sin: F32) -> F32:
     a, b = np.split(x, 2, axis=-1)
     c, s = cos[:, None], sin[:, None]
     return np.concatenate([a * c - b * s, b * c + a * s], axis=-1)
-
-
-def keys(cache: NDArray[Any], D: int) -> NDArray[np.uint16]:
-    """A view [positions, D] onto one head's key cache, panels of 32 positions."""
-    panels = cache.reshape(-1, D // 2, PANEL, 2)
-    return panels.transpose(0, 2, 1, 3)  # [panel, position, D/2, 2]
-
-
-def read_keys(cache: NDArray[Any], D: int) -> F32:
-    return from_bf16(np.ascontiguousarray(keys(cache, D)).reshape(-1, D))
-
-
-def read_values(cache: NDArray[Any], D: int) -> F32:
-    """One head's value cache, pairs of positions [S/2, D, 2], as [positions, D]."""
-    pairs = cache.reshape(-1, D, 2).transpose(0, 2, 1)
-    return from_bf16(np.ascontiguousarray(pairs).reshape(-1, D))
