@@ -41,6 +41,7 @@ SHARED_FIXED = 0x11  # MAP_SHARED | MAP_FIXED
 
 X86_START = f"""
 .globl _start
+.type _start, @function
 _start:
     movabsq ${IMAGE}, %rdi
     movq ${SPAN}, %rsi
@@ -56,11 +57,13 @@ _start:
     xorl %edi, %edi
     movl $60, %eax
     syscall
-.data
+.size _start, .-_start
+.data  # without a segment to write, callgrind does not look for names
     .quad 0
 """
 ARM_START = f"""
 .globl _start
+.type _start, @function
 _start:
     ldr x0, ={IMAGE}
     ldr x1, ={SPAN}

@@ -11,14 +11,20 @@ import re
 
 import pytest
 
-from dielet.codegen import TARGETS, KernelKey, jit
+from dielet.codegen import TARGETS, KernelKey, Target, jit
 from dielet.codegen.function import Module
 from dielet.codegen.kernels import generate
 
 TARGET = TARGETS["avx512"]
-DOT = re.compile(r"^\t(vpdpbusd|vdpbf16ps)\b", re.MULTILINE)
+DOTS = {  # multiplications where there is no dot
+    "avx512": "vpdpbusd|vdpbf16ps",
+    "avx2": "vpmaddubsw|vfmadd\\d+ps",
+    "neon": "sdot|fmla",
+    "neon_bf16": "sdot|bfdot",
+    "plain": "pmuludq|mulps",
+}
 INSTRUCTION = re.compile(r"^\t[a-z]", re.MULTILINE)
-SPILL = re.compile(r"zmm.*64-byte Spill")
+SPILL = re.compile(r"(zmm.*64|ymm.*32|xmm.*16|\tst[rp]\tq.*)-byte (Folded )?Spill")
 MARGIN = 1.05
 
 
@@ -56,14 +62,15 @@ LOOPS = {
 }
 
 
-def hot_loop(key: KernelKey) -> tuple[int, int, int]:
+def hot_loop(key: KernelKey, target: Target = TARGET) -> tuple[int, int, int]:
     """(dots, instructions, spilled vectors) of the block with the most dots."""
-    module = Module(TARGET.fused)
-    generate(module, TARGET, key)
-    text = jit.emit_assembly(str(module), TARGET)
+    module = Module(target.fused)
+    generate(module, target, key)
+    text = jit.emit_assembly(str(module), target)
+    dot = re.compile(rf"^\t({DOTS[target.name]})\b", re.MULTILINE)
     blocks = re.split(r"^\.LBB\d+_\d+:", text, flags=re.MULTILINE)
-    block = max(blocks, key=lambda b: len(DOT.findall(b)))
-    return len(DOT.findall(block)), len(INSTRUCTION.findall(block)), len(SPILL.findall(block))
+    block = max(blocks, key=lambda b: len(dot.findall(b)))
+    return len(dot.findall(block)), len(INSTRUCTION.findall(block)), len(SPILL.findall(block))
 
 
 @pytest.mark.parametrize("key", LOOPS, ids=str)
