@@ -2,43 +2,77 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
+from dielet.analysis.coverage import find_coverage
 from dielet.analysis.engines import find_engines, find_overlap, use_of
+from dielet.analysis.gaps import find_gaps
+from dielet.analysis.layers import find_heat, find_layers, operation_imbalance
+from dielet.analysis.limits import limits_of
+from dielet.analysis.memory import find_counters, find_memory
 from dielet.analysis.open import open_table
 from dielet.analysis.operations import find_operations, find_shapes, sums_of
-from dielet.analysis.queues import queues_of
-from dielet.analysis.rules import read_rules
-from dielet.analysis.schema import (
-    VERSION,
-    Analysis,
-    Coverage,
-    Memory,
-    Peaks,
-    Source,
-    Timeline,
-    Traffic,
+from dielet.analysis.paths import (
+    find_parts,
+    find_paths,
+    find_what_if,
+    path_by_operation,
+    path_per_run,
+    walk,
 )
-from dielet.analysis.steps import find_answers, find_phases, find_speed, find_steps
+from dielet.analysis.pictures import find_gantts, find_timeline
+from dielet.analysis.queues import queues_of
+from dielet.analysis.roofline import find_roofline, find_verdicts
+from dielet.analysis.rules import read_rules
+from dielet.analysis.schema import VERSION, Analysis, Source
+from dielet.analysis.steps import DECODE, find_answers, find_phases, find_speed, find_steps
 from dielet.analysis.table import Table
+from dielet.analysis.traffic import bytes_of, dram_bytes, find_traffic
 
 
-def analyze(trace: str | Path) -> Analysis:
+def analyze(
+    trace: str | Path,
+    *,
+    device: str | Path | None = None,
+    what_if: Mapping[str, float] | None = None,
+) -> Analysis:
     """What the trace at `trace` says.
+
+    device: a device (name or file) whose peaks go before those that the trace names.  what_if:
+    kinds of commands, or engines, and what share of their time they shall take; without it, every
+    kind and engine on the critical path at half.
 
     Raises MissingFile, or DamagedFile for what is no trace or has no names that are understood.
     """
-    return analysis_of(open_table(trace), Path(trace))
+    return analysis_of(open_table(trace), Path(trace), device, what_if)
 
 
-def analysis_of(table: Table, path: Path) -> Analysis:
+def analysis_of(
+    table: Table,
+    path: Path,
+    device: str | Path | None = None,
+    what_if: Mapping[str, float] | None = None,
+) -> Analysis:
+    """The same, of tables that have been read."""
     rules = read_rules()
     queues = [queues_of(kind, table.runs) for kind in table.kinds]
     steps = find_steps(table, rules)
-    window = table.finish - table.begin
     answers = find_answers(table, steps)
     sums = [sums_of(kind, len(table.bounds)) for kind in table.kinds]
-    found = table.found
+    chiplets = len(
+        {(lane.device, lane.chiplet) for lane in table.lanes if lane.chiplet is not None}
+    )
+    limits = limits_of(table.attributes, device, chiplets)
+    dram = [dram_bytes(table, kind) for kind in table.kinds]
+    moved = bytes_of(table, dram)
+    walked = walk(table, queues)
+    layers = find_layers(table, dram, path_per_run(table, walked, "layer"))
+    operations = find_operations(
+        table, sums, operation_imbalance(table), path_by_operation(table, walked)
+    )
+    causes, gaps = find_gaps(table, steps, queues)
+    decode = [steps.steps[step].phase == DECODE for step in steps.of_run.tolist()]
     said = {name: str(value) for name, value in table.attributes.items()}
     return Analysis(
         schema=VERSION,
@@ -50,49 +84,37 @@ def analysis_of(table: Table, path: Path) -> Analysis:
             clock=said.get("device_clock", "unknown"),
             host=said.get("host", ""),
             version=said.get("dielet_version", ""),
-            peaks="",
+            peaks=limits.source,
             attributes=table.attributes,
         ),
-        coverage=Coverage(
-            complete=True,
-            notes=(),
-            slices=found.slices,
-            commands=found.commands,
-            host_slices=len(table.host.start),
-            steps=len(steps.steps),
-            dependencies=found.edges,
-            dropped_commands=None,
-            truncated=found.truncated,
-            open_slices=found.open_slices,
-            stray_ends=found.stray,
-            unnamed_slices=found.unnamed,
-            arguments=found.with_bytes / found.commands,
-            resolved_waits=found.waits_resolved / found.waits if found.waits else None,
-            dram_explained=None,
-            window_ns=(table.begin, table.finish),
+        coverage=find_coverage(table, steps, moved, limits, walked),
+        peaks=limits.schema(),
+        speed=find_speed(
+            steps,
+            answers,
+            float(moved.moved[decode].sum()) if table.found.with_bytes else None,
+            float(moved.dram[decode].sum()) if moved.dram.any() else None,
         ),
-        peaks=Peaks(None, {}, {}, {}, len(table.executors)),
-        speed=find_speed(steps, answers, None, None),
         answers=answers,
-        phases=find_phases(table, steps, window),
+        phases=find_phases(table, steps, table.finish - table.begin),
         steps=steps.steps,
         findings=(),
         engines=find_engines(table, steps, use_of(table, queues)),
         overlap=find_overlap(table),
-        gap_causes=(),
-        gaps=(),
-        paths=(),
-        path_parts=(),
-        what_if=(),
-        roofline=(),
-        verdicts=(),
-        operations=find_operations(table, sums, {}),
+        gap_causes=causes,
+        gaps=gaps,
+        paths=find_paths(table, walked),
+        path_parts=find_parts(table, walked),
+        what_if=find_what_if(table, walked, what_if),
+        roofline=find_roofline(table, limits, moved, layers, operations),
+        verdicts=find_verdicts(table, sums),
+        operations=operations,
         shapes=find_shapes(table, sums),
-        layers=(),
-        heat=(),
-        traffic=Traffic((), (), (), rules.small_bytes),
-        memory=Memory({}, {}, ()),
-        counters=(),
-        timeline=Timeline(table.begin, 1.0, 0, ()),
-        gantts=(),
+        layers=layers,
+        heat=find_heat(table),
+        traffic=find_traffic(table, steps, moved, limits, rules.small_bytes),
+        memory=find_memory(table),
+        counters=find_counters(table),
+        timeline=find_timeline(table),
+        gantts=find_gantts(table, steps, queues),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -10,8 +10,9 @@ import numpy as np
 
 from dielet.analysis.queues import Queues
 from dielet.analysis.schema import Engine, Overlap
+from dielet.analysis.spans import class_spans
 from dielet.analysis.steps import Steps
-from dielet.analysis.table import CLASSES, HOST, I64, Table
+from dielet.analysis.table import I64, Table
 
 RUN = "run"
 """The scope that is the whole window."""
@@ -70,77 +71,12 @@ def find_engines(table: Table, steps: Steps, use: Use) -> tuple[Engine, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class Spans:
-    """Intervals that do not touch, in order."""
-
-    start: I64
-    end: I64
-
-    @staticmethod
-    def union(start: I64, end: I64) -> Spans:
-        """What any of some intervals covers."""
-        order = np.argsort(start, kind="stable")
-        start, end = start[order], end[order]
-        if not len(start):
-            return Spans(start, end)
-        latest = np.maximum.accumulate(end)
-        first = np.flatnonzero(np.append(True, start[1:] > latest[:-1]))
-        return Spans(start[first], latest[np.append(first[1:], len(start)) - 1])
-
-    @property
-    def length(self) -> int:
-        return int((self.end - self.start).sum())
-
-    def before(self, times: I64) -> I64:
-        """How much of the intervals lies before each of some times."""
-        if not len(self.start):
-            return np.zeros(len(times), np.int64)
-        total = np.append(0, np.cumsum(self.end - self.start))
-        place = np.searchsorted(self.start, times, side="right")
-        last = np.maximum(place - 1, 0)
-        over = np.maximum(self.end[last] - times, 0)
-        return total[place] - np.where(place > 0, over, 0)
-
-    def shared(self, other: Spans) -> int:
-        """The time that both cover."""
-        return int((other.before(self.end) - other.before(self.start)).sum())
-
-
-def class_spans(table: Table, phase: str | None) -> Iterator[tuple[str, dict[str, Spans]]]:
-    """Per chiplet: when each class of its engines was busy, in all runs or those of a phase."""
-    chiplets = sorted({(lane.device, lane.chiplet or 0) for lane in table.lanes
-                       if lane.kind != HOST})  # fmt: skip
-    place_of = [
-        (chiplets.index((lane.device, lane.chiplet or 0)), lane.kind) if lane.kind != HOST else None
-        for lane in table.lanes
-    ]
-    host = Spans.union(table.host.start, table.host.end)
-    for number in range(len(chiplets)):
-        spans = {}
-        for name in CLASSES:
-            if name == HOST:
-                if len(host.start) and phase is None:
-                    spans[name] = host
-                continue
-            lanes = [n for n, place in enumerate(place_of) if place == (number, name)]
-            starts, ends = [], []
-            for kind in table.kinds:
-                mine = np.isin(kind.pieces.lane, lanes)
-                if mine.any() and phase in (None, kind.phase):
-                    starts.append(kind.start[:, mine].ravel())
-                    ends.append(kind.end[:, mine].ravel())
-            if starts:
-                spans[name] = Spans.union(np.concatenate(starts), np.concatenate(ends))
-        yield f"{chiplets[number]}", spans
-
-
 def find_overlap(table: Table) -> tuple[Overlap, ...]:
     found = []
     for phase in (None, *table.phases()):
         first: dict[str, int] = {}
         both: dict[tuple[str, str], int] = {}
-        for _, spans in class_spans(table, phase):
+        for spans in class_spans(table, phase):
             for name, mine in spans.items():
                 first[name] = first.get(name, 0) + mine.length
             for a, b in product(spans, spans):

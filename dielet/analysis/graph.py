@@ -83,10 +83,11 @@ class Graph:
         return self.end - self.start
 
 
-def graph_of(kind: Kind, queues: Queues) -> Graph:
-    """The graph over at most MOST_RUNS of the runs, evenly spaced."""
-    count = len(kind.runs)
-    rows = np.unique(np.linspace(0, count - 1, min(count, MOST_RUNS)).round().astype(np.int64))
+def graph_of(kind: Kind, queues: Queues, rows: I64 | None = None) -> Graph:
+    """The graph over some of the runs: at most MOST_RUNS, evenly spaced, if none are given."""
+    if rows is None:
+        count = len(kind.runs)
+        rows = np.unique(np.linspace(0, count - 1, min(count, MOST_RUNS)).round().astype(np.int64))
     order = queues.order[0]
     same = ~queues.is_first[1:]
     follows = np.stack([order[:-1][same], order[1:][same]], axis=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +12,9 @@ from dielet.analysis.schema import Operation, Shape
 from dielet.analysis.table import F64, I64, Kind, Table
 
 UNKNOWN = "unknown"
+
+Key = tuple[str, str, str, str]
+"""Operation, phase, program, kind."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +101,12 @@ def totals(
 
 
 def find_operations(
-    table: Table, sums: list[Sums], imbalance: dict[tuple[str, str, str, str], float]
+    table: Table,
+    sums: list[Sums],
+    imbalance: Mapping[Key, float],
+    path: Mapping[Key, float],
 ) -> tuple[Operation, ...]:
+    """imbalance and path (ns on the critical path per run): by operation, phase, program, kind."""
     whole = sum(float(each.time.sum()) for each in sums)
     steps: dict[tuple[str, str], int] = defaultdict(int)
     for kind in table.kinds:
@@ -127,6 +134,7 @@ def find_operations(
                 engine=engine,
                 shape=total.words["shape"].most_common(1)[0][0],
                 format=total.words["format"].most_common(1)[0][0],
+                route=total.words["route"].most_common(1)[0][0],
                 commands=total.commands,
                 steps=steps[phase, program],
                 time_ns=round(total.time),
@@ -140,7 +148,7 @@ def find_operations(
                 wasted_ns=total.wasted,
                 bound={name: ns / total.time for name, ns in total.bound.most_common()},
                 imbalance=imbalance.get((operation, phase, program, kind_name)),
-                path_ns=None,
+                path_ns=path.get((operation, phase, program, kind_name)),
             )
         )
     return tuple(sorted(found, key=lambda o: -o.time_ns))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dielet.analysis.graph import Critical, Graph, critical_path, graph_of, makespans
+from dielet.analysis.operations import Key
 from dielet.analysis.queues import Queues
 from dielet.analysis.schema import Path, PathPart, WhatIf
 from dielet.analysis.table import F64, I64, Kind, Table
@@ -87,6 +88,29 @@ def path_times(table: Table, walked: Sequence[Walked], by: str) -> dict[str, dic
             if ns:
                 mine[name] += ns
     return found
+
+
+def path_per_run(table: Table, walked: Sequence[Walked], by: str) -> dict[str, dict[str, float]]:
+    """The same as `path_times`, per run."""
+    found = path_times(table, walked, by)
+    for phase, times in found.items():
+        runs = sum(len(each.kind.runs) for each in walked if each.kind.phase == phase)
+        found[phase] = {name: ns / runs for name, ns in times.items()}
+    return found
+
+
+def path_by_operation(table: Table, walked: Sequence[Walked]) -> dict[Key, float]:
+    """ns on the path, per run, by operation, phase, program and kind."""
+    found: dict[Key, float] = defaultdict(float)
+    runs: dict[tuple[str, str], int] = defaultdict(int)
+    for each in walked:
+        runs[each.kind.phase, each.kind.program] += len(each.kind.runs)
+        own = each.total(each.graph.duration * each.critical.on_path).tolist()
+        pieces = each.kind.pieces
+        for n, ns in enumerate(own):
+            name = table.group[int(pieces.operation[n])], table.text(int(pieces.kind[n]))
+            found[name[0], each.kind.phase, each.kind.program, name[1]] += ns
+    return {key: ns / runs[key[1], key[2]] for key, ns in found.items()}
 
 
 def find_paths(table: Table, walked: Sequence[Walked]) -> tuple[Path, ...]:

@@ -57,7 +57,8 @@ class GapCause(Struct, frozen=True):
 
 
 class Gap(Struct, frozen=True):
-    """One of the longest gaps.  step: -1 between runs.  before: the command that ended it; waited: what it waited for."""
+    """One of the longest gaps.  step: -1 between runs.  before: the command that ended it; waited:
+    what it waited for."""
 
     step: int
     phase: str

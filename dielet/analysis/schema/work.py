@@ -53,6 +53,7 @@ class Operation(Struct, frozen=True):
     engine: str
     shape: str
     format: str
+    route: str
     commands: int
     steps: int
     time_ns: int

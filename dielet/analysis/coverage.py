@@ -1,0 +1,147 @@
+"""What a trace does not contain, which is said before anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from dielet.analysis.limits import Limits
+from dielet.analysis.paths import Walked
+from dielet.analysis.schema import Coverage, Note
+from dielet.analysis.steps import DECODE, HEAD, PREFILL, Steps
+from dielet.analysis.table import HOST, Table
+from dielet.analysis.traffic import Bytes
+
+WARNING, NOTE = "warning", "note"
+_PHASES = (PREFILL, DECODE, HEAD)
+_EXPLAINED = (0.9, 1.1)  # of the counters' bytes: outside it something is missing
+_RESOLVED = 0.99
+_ABOVE = 0.05  # share of time above a measured peak, from which on the peak is doubted
+
+
+def find_coverage(
+    table: Table, steps: Steps, moved: Bytes, limits: Limits, walked: Sequence[Walked]
+) -> Coverage:
+    found = table.found
+    counted = moved.by_counters
+    explained = None
+    if counted is not None and counted.sum() > 0:
+        explained = float(moved.by_commands.sum() / counted.sum())
+    dropped = table.attributes.get("dropped_command_count")
+    notes = [
+        *_losses(table),
+        *_unknowns(table, steps, explained),
+        *_peaks(table, limits),
+        *_samples(table, walked),
+    ]
+    notes.sort(key=lambda note: note.severity != WARNING)
+    return Coverage(
+        complete=not any(note.severity == WARNING for note in notes),
+        notes=tuple(notes),
+        slices=found.slices,
+        commands=found.commands,
+        host_slices=len(table.host.start),
+        steps=len(steps.steps),
+        dependencies=found.edges,
+        dropped_commands=int(dropped) if dropped is not None else None,
+        truncated=found.truncated,
+        open_slices=found.open_slices,
+        stray_ends=found.stray,
+        unnamed_slices=found.unnamed,
+        arguments=found.with_bytes / found.commands,
+        resolved_waits=found.waits_resolved / found.waits if found.waits else None,
+        dram_explained=explained,
+        window_ns=(table.begin, table.finish),
+    )
+
+
+def _losses(table: Table) -> Iterator[Note]:
+    """What was there and is not in the trace: figures are wrong or incomplete."""
+    found, said = table.found, table.attributes
+    dropped = int(said.get("dropped_command_count", 0))
+    if dropped:
+        yield Note(
+            WARNING,
+            f"{dropped:,} commands were dropped, the oldest ones: the beginning is missing; "
+            "profile a shorter part or give the session more memory",
+        )
+    if found.truncated:
+        yield Note(WARNING, "the file is cut off: what came after the cut is missing")
+    if found.open_slices:
+        yield Note(WARNING, f"{found.open_slices:,} slices have no end and are left out")
+    if found.stray:
+        yield Note(WARNING, f"{found.stray:,} ends belong to slices whose beginning is missing")
+    counted = int(said.get("command_count", found.commands))
+    if counted > found.commands + found.open_slices:
+        yield Note(
+            WARNING,
+            f"the trace says that it has {counted:,} commands; {found.commands:,} are there",
+        )
+    if found.backward:
+        yield Note(
+            NOTE, f"{found.backward:,} dependencies point backwards in time and are left out"
+        )
+
+
+def _unknowns(table: Table, steps: Steps, explained: float | None) -> Iterator[Note]:
+    """What the trace never said: some figures stay empty."""
+    found = table.found
+    if "dropped_command_count" not in table.attributes:
+        yield Note(NOTE, "it does not say whether commands were dropped")
+    if found.old_names:
+        yield Note(NOTE, "names do not say the run (`W0`): all commands of a step count as one run")
+    if not any(phase in _PHASES for phase in table.runs.phase):
+        yield Note(NOTE, "runs do not say their phase: no first token, no time per token")
+    elif not any(step.phase == PREFILL for step in steps.steps):
+        yield Note(NOTE, "there is no prefill: no time to the first token, no answers")
+    if found.unnamed:
+        yield Note(NOTE, f"{found.unnamed:,} slices have names that are not understood")
+    if found.with_bytes < found.commands:
+        without = found.commands - found.with_bytes
+        yield Note(NOTE, f"{without:,} of {found.commands:,} commands do not say their bytes")
+    if not found.edges:
+        yield Note(NOTE, "no dependencies: the critical path follows the order of engines alone")
+    if found.waits and found.waits_resolved < _RESOLVED * found.waits:
+        missing = found.waits - found.waits_resolved
+        yield Note(NOTE, f"{missing:,} causes (`waited for`) name commands that are not there")
+    if not table.counters:
+        yield Note(NOTE, "no counters: bytes are those of the commands, memory in use is not known")
+    if explained is not None and not _EXPLAINED[0] <= explained <= _EXPLAINED[1]:
+        yield Note(
+            NOTE, f"commands account for {explained:.0%} of the bytes that the DRAM's counters show"
+        )
+    if absent := _missing_chiplets(table):
+        numbers = ", ".join(map(str, absent))
+        yield Note(NOTE, f"no commands on chiplet{'s' * (len(absent) > 1)} {numbers}")
+
+
+def _missing_chiplets(table: Table) -> list[int]:
+    seen = {lane.chiplet for lane in table.lanes if lane.kind != HOST and lane.chiplet is not None}
+    expected = max(seen, default=-1) + 1
+    if table.attributes.get("peaks_of_each") == "chiplet" and seen:
+        devices = len({lane.device for lane in table.lanes if lane.kind != HOST})
+        expected = max(expected, int(table.attributes.get("peaks_count", 0)) // devices)
+    return [chiplet for chiplet in range(expected) if chiplet not in seen]
+
+
+def _peaks(table: Table, limits: Limits) -> Iterator[Note]:
+    if not limits.source:
+        yield Note(NOTE, "peaks are not known: no roofline; name the device with --device")
+    total = above = 0
+    for kind in table.kinds:
+        total += int(kind.duration.sum())
+        above += int((kind.duration * (kind.percent > 100)).sum())
+    if total and above > _ABOVE * total:
+        yield Note(
+            NOTE,
+            f"commands exceed the peaks in {above / total:.0%} of their time: those were measured "
+            "when the session ended, perhaps while something else ran; shares count as 1 there",
+        )
+
+
+def _samples(table: Table, walked: Sequence[Walked]) -> Iterator[Note]:
+    used = sum(len(each.graph.rows) for each in walked)
+    runs = int(np.sum([len(kind.runs) for kind in table.kinds]))
+    if used < runs:
+        yield Note(NOTE, f"critical paths are those of {used:,} of {runs:,} runs, evenly spaced")
