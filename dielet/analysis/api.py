@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from dielet.analysis.coverage import find_coverage
 from dielet.analysis.engines import find_engines, find_overlap, use_of
+from dielet.analysis.findings import find_findings
 from dielet.analysis.gaps import find_gaps
 from dielet.analysis.layers import find_heat, find_layers, operation_imbalance
 from dielet.analysis.limits import limits_of
@@ -57,7 +60,7 @@ def analysis_of(
     """The same, of tables that have been read."""
     rules = read_rules()
     queues = [queues_of(kind, table.runs) for kind in table.kinds]
-    steps = find_steps(table, rules)
+    steps = find_steps(table, rules.limits)
     answers = find_answers(table, steps)
     sums = [sums_of(kind, len(table.bounds)) for kind in table.kinds]
     chiplets = len(
@@ -74,7 +77,7 @@ def analysis_of(
     causes, gaps = find_gaps(table, steps, queues)
     decode = [steps.steps[step].phase == DECODE for step in steps.of_run.tolist()]
     said = {name: str(value) for name, value in table.attributes.items()}
-    return Analysis(
+    found = Analysis(
         schema=VERSION,
         source=Source(
             path=str(path),
@@ -112,9 +115,10 @@ def analysis_of(
         shapes=find_shapes(table, sums),
         layers=layers,
         heat=find_heat(table),
-        traffic=find_traffic(table, steps, moved, limits, rules.small_bytes),
+        traffic=find_traffic(table, steps, moved, limits, rules.limits.small_bytes),
         memory=find_memory(table),
         counters=find_counters(table),
         timeline=find_timeline(table),
         gantts=find_gantts(table, steps, queues),
     )
+    return replace(found, findings=find_findings(found, rules))

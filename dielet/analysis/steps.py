@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dielet.analysis.rules import Rules
+from dielet.analysis.rules import Limits
 from dielet.analysis.schema import Answer, Phase, Speed, Step
 from dielet.analysis.table import F64, I64, Bool, Table
 
@@ -28,7 +28,7 @@ class Steps:
         return [step for step in self.steps if step.phase == phase]
 
 
-def find_steps(table: Table, rules: Rules) -> Steps:
+def find_steps(table: Table, limits: Limits) -> Steps:
     runs = table.runs
     numbers, first, place = np.unique(runs.step, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")  # runs are in order of start
@@ -45,7 +45,7 @@ def find_steps(table: Table, rules: Rules) -> Steps:
     work = _first_work(table, rank, numbers, start)
     phases = [runs.phase[f] for f in first.tolist()]
     programs = [runs.program[f] for f in first.tolist()]
-    outlier = outliers(end - start, programs, rules)
+    outlier = outliers(end - start, programs, limits)
     steps: list[Step] = []
     answer = -1
     for n, f in enumerate(first.tolist()):
@@ -92,7 +92,7 @@ def _first_work(table: Table, rank: I64, numbers: I64, start: I64) -> I64:
     return first
 
 
-def outliers(durations: I64, programs: Sequence[str], rules: Rules) -> Bool:
+def outliers(durations: I64, programs: Sequence[str], limits: Limits) -> Bool:
     """Which are longer than their program's median by more than the rules allow."""
     out = np.zeros(len(durations), bool)
     names = np.array(programs)
@@ -101,7 +101,7 @@ def outliers(durations: I64, programs: Sequence[str], rules: Rules) -> Bool:
         values = durations[mine].astype(np.float64)
         median = np.median(values)
         spread = np.median(np.abs(values - median))
-        excess = max(rules.outlier_share * median, rules.outlier_deviations * spread)
+        excess = max(limits.outlier_share * median, limits.outlier_deviations * spread)
         out[mine] = values > median + excess
     return out
 
