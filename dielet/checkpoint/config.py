@@ -8,6 +8,7 @@ from typing import Any
 from dielet.checkpoint.families import ARCHITECTURES, config_entries, family_fields, usual
 from dielet.checkpoint.filemap import read_small
 from dielet.checkpoint.names import shown
+from dielet.checkpoint.rope_config import rope_fields
 from dielet.checkpoint.spec import SUPPORTED_MODEL_TYPES, ModelSpec, unsupported_model_type
 from dielet.errors import DamagedFile, DieletError, Unsupported
 
@@ -33,6 +34,10 @@ class Entries:
         if type(value) is not kind:
             raise DamagedFile(f"{self.where}: {key} is {shown(value)!r}, not {kind.__name__}")
         return value
+
+    def within(self, key: str, values: Mapping[str, Any]) -> "Entries":
+        """The entries `values` of an object that is called `key` in this one."""
+        return Entries(f"{self.where}: {key}", values)
 
     def tokens(self, key: str) -> tuple[int, ...]:
         """A token id, a list of them, or nothing."""
@@ -67,7 +72,7 @@ def spec_from_config(config: Entries, name: str, more_eos: Iterable[int] = ()) -
     heads = config.get("num_attention_heads", int)
     hidden = config.get("hidden_size", int)
     whole_head = hidden // heads if heads > 0 else 0
-    theta, scaling = _rope(config)
+    head_dim = config.get("head_dim", int, whole_head)
     bos = config.tokens("bos_token_id")
     try:
         return ModelSpec(
@@ -76,14 +81,13 @@ def spec_from_config(config: Entries, name: str, more_eos: Iterable[int] = ()) -
             layers=config.get("num_hidden_layers", int),
             heads=heads,
             kv_heads=config.get("num_key_value_heads", int, heads),
-            head_dim=config.get("head_dim", int, whole_head),
+            head_dim=head_dim,
             intermediate=config.get("intermediate_size", int),
             vocab=config.get("vocab_size", int),
             norm_eps=config.get("rms_norm_eps", float, 1e-6),
-            rope_theta=theta,
-            rope_scaling=scaling,
             max_position=config.get("max_position_embeddings", int),
             tied=config.get("tie_word_embeddings", bool, False),
+            **rope_fields(model_type, config, head_dim),
             **family_fields(model_type, config),
             activation=config.get("hidden_act", str, "silu"),
             bos_id=bos[0] if bos else None,
@@ -104,27 +108,6 @@ def _refuse_unsupported(config: Entries) -> None:
         )
 
 
-def _rope(config: Entries) -> tuple[float, dict[str, Any] | None]:
-    """(theta, scaling), from `rope_parameters` of newer files or `rope_scaling` of older ones."""
-    newer = config.get("rope_parameters", dict, {})
-    older = config.get("rope_scaling", dict, {})
-    settings = {**older, **newer}
-    where = Entries(f"{config.where}: rope_parameters", settings)
-    theta = where.get("rope_theta", float, None) or config.get("rope_theta", float, 10000.0)
-    partial = where.get("partial_rotary_factor", float, None)
-    partial = partial or config.get("partial_rotary_factor", float, 1.0)
-    if partial != 1.0:
-        raise Unsupported(
-            f"{config.where}: partial_rotary_factor {partial} is not supported; use 1"
-        )
-    kind = where.get("rope_type", str, None) or where.get("type", str, "default")
-    if kind == "default":
-        return theta, None
-    settings.pop("type", None)
-    settings.pop("rope_theta", None)
-    return theta, {**settings, "rope_type": kind}
-
-
 def config_json(spec: ModelSpec) -> bytes:
     """The config.json that says the same as `spec`, for checkpoints that have none."""
     config = {
@@ -140,6 +123,7 @@ def config_json(spec: ModelSpec) -> bytes:
         "rms_norm_eps": spec.norm_eps,
         "rope_theta": spec.rope_theta,
         "rope_scaling": spec.rope_scaling,
+        "partial_rotary_factor": spec.turned / spec.head_dim,
         "max_position_embeddings": spec.max_position,
         "tie_word_embeddings": spec.tied,
         "hidden_act": spec.activation,

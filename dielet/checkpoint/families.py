@@ -42,6 +42,8 @@ class Config(Protocol):
 
     def get(self, key: str, kind: type, default: Any = ...) -> Any: ...
 
+    def within(self, key: str, values: Mapping[str, Any]) -> Config: ...
+
 
 def usual(model_type: str) -> dict[str, Any]:
     """The values of keys that this family's config.json may leave out."""

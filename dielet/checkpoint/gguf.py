@@ -18,13 +18,14 @@ from dielet.checkpoint.names import (
     account_for,
     gguf_name,
     shown,
-    tensor_shapes,
 )
-from dielet.checkpoint.source import FileTensor, Source
+from dielet.checkpoint.source import Source
 from dielet.checkpoint.spec import SUPPORTED_MODEL_TYPES, ModelSpec
+from dielet.checkpoint.stored import Stored, ordered
 from dielet.errors import DamagedFile, DieletError, Unsupported
 
 _ROPE_FACTORS = "rope_freqs.weight"
+_LONGROPE_FACTORS = {f"{n}_factor": f"rope_factors_{n}.weight" for n in ("short", "long")}
 
 
 class GgufCheckpoint(Checkpoint):
@@ -34,13 +35,13 @@ class GgufCheckpoint(Checkpoint):
         self._file = GgufFile(path)
         self.spec = gguf_spec(self._file)
         self.source = f"GGUF file {path}"
-        shapes = tensor_shapes(self.spec)
-        self._names = {name: gguf_name(name) for name in shapes}
+        self._layout = Stored(self.spec)
+        self._names = {name: gguf_name(home) for name, (home, _) in self._layout.homes.items()}
         account_for(
             str(path),
-            {gguf_name(name): shape for name, shape in shapes.items()},
+            {gguf_name(name): shape for name, shape in self._layout.shapes.items()},
             self._file.shapes,
-            lambda name: name == _ROPE_FACTORS,
+            lambda name: name in (_ROPE_FACTORS, *_LONGROPE_FACTORS.values()),
         )
         for name in self._names:
             self.tensor(name)  # refuses a type that cannot be read
@@ -50,21 +51,22 @@ class GgufCheckpoint(Checkpoint):
         described = {k: v for k, v in self._file.metadata.items() if not k.startswith("tokenizer.")}
         parts = {"metadata": json.dumps(described, sort_keys=True).encode()}
         parts |= self.tokenizer_files()
-        parts |= {name: self._file.tensor(name).samples() for name in sorted(self._names.values())}
+        names = sorted({*self._names.values()})
+        parts |= {name: self._file.tensor(name).samples() for name in names}
         return content_identity(parts)
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._names)
 
     def tensor(self, name: str) -> Source:
-        tensor = self._file.tensor(self._names[name])
+        tensor = self._layout.part(name, self._file.tensor(self._names[name]))
         if self.spec.model_type != "llama":
             return tensor
         part = name.rpartition(".")[0]
         if part.endswith(".q_proj"):
-            return _with_order(tensor, _halves_from_pairs(self.spec.heads, self.spec.head_dim))
+            return ordered(tensor, _halves_from_pairs(self.spec.heads, self.spec.head_dim))
         if part.endswith(".k_proj"):
-            return _with_order(tensor, _halves_from_pairs(self.spec.kv_heads, self.spec.head_dim))
+            return ordered(tensor, _halves_from_pairs(self.spec.kv_heads, self.spec.head_dim))
         return tensor
 
     def tokenizer_files(self) -> dict[str, bytes]:
@@ -84,12 +86,6 @@ class GgufCheckpoint(Checkpoint):
         if template is not None:
             files["chat_template.jinja"] = template.encode()
         return files
-
-
-def _with_order(tensor: FileTensor, order: NDArray[np.intp]) -> FileTensor:
-    return FileTensor(
-        tensor.name, tensor.shape, tensor.block, tensor.file, tensor.offset, order=order
-    )
 
 
 def _halves_from_pairs(heads: int, head_dim: int) -> NDArray[np.intp]:
@@ -196,25 +192,36 @@ def _vocab(file: GgufFile, entries: Entries, family: str) -> int:
 
 def _rope_scaling(file: GgufFile, entries: Entries, family: str) -> dict[str, Any] | None:
     if _ROPE_FACTORS in file.entries:
-        if file.entries[_ROPE_FACTORS].nbytes > 1 << 16:
-            raise DamagedFile(f"{file.path}: {_ROPE_FACTORS} is larger than any head")
-        factors = file.tensor(_ROPE_FACTORS).array().reshape(-1)
-        return {"rope_type": "factors", "factors": [_short(float(f)) for f in factors]}
+        return {"rope_type": "factors", "factors": _factors(file, _ROPE_FACTORS)}
     prefix = f"{family}.rope.scaling"
     kind = entries.get(f"{prefix}.type", str, "none")
+    if any(name in file.entries for name in _LONGROPE_FACTORS.values()):
+        kind = "longrope"
     if kind == "none":
         return None
-    scaling: dict[str, Any] = {
-        "rope_type": kind,
-        "factor": _short(entries.get(f"{prefix}.factor", float)),
-    }
-    if kind == "yarn":
+    scaling: dict[str, Any] = {"rope_type": kind}
+    if kind == "longrope":
+        for key, name in _LONGROPE_FACTORS.items():
+            if name not in file.entries:
+                raise Unsupported(f"{file.path}: 'longrope' without {name} is not supported")
+            scaling[key] = _factors(file, name)
+    if kind in ("yarn", "longrope"):
         original = entries.get(f"{prefix}.original_context_length", int)
         scaling["original_max_position_embeddings"] = original
         factor = entries.get(f"{prefix}.attn_factor", float, None)
         if factor is not None:
             scaling["attention_factor"] = _short(factor)
+    if kind == "longrope":
+        scaling["factor"] = entries.get(f"{family}.context_length", int) / max(original, 1)
+    else:
+        scaling["factor"] = _short(entries.get(f"{prefix}.factor", float))
     return scaling
+
+
+def _factors(file: GgufFile, name: str) -> list[float]:
+    if file.entries[name].nbytes > 1 << 16:
+        raise DamagedFile(f"{file.path}: {name} is larger than any head")
+    return [_short(float(f)) for f in file.tensor(name).array().reshape(-1)]
 
 
 def _short(value: float) -> float:

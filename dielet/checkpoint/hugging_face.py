@@ -8,10 +8,11 @@ from typing import Any
 from dielet.checkpoint.base import Checkpoint, content_identity
 from dielet.checkpoint.config import Entries, read_json, spec_from_config
 from dielet.checkpoint.filemap import read_small
-from dielet.checkpoint.names import EMBEDDING, account_for, hugging_face_name, shown, tensor_shapes
+from dielet.checkpoint.names import EMBEDDING, account_for, hugging_face_name, shown
 from dielet.checkpoint.safetensors import SafetensorsFile
 from dielet.checkpoint.source import FileTensor, Source
 from dielet.checkpoint.spec import ModelSpec
+from dielet.checkpoint.stored import Stored
 from dielet.errors import DamagedFile, MissingFile, Unsupported
 
 _INDEX = "model.safetensors.index.json"
@@ -30,13 +31,12 @@ class HuggingFaceCheckpoint(Checkpoint):
         self._directory = directory
         self._where, files = _open_files(directory)
         self._files = {name: file for file in files for name in file.shapes}
-        self._canonical = {name: hugging_face_name(name) for name in tensor_shapes(self.spec)}
+        self._layout = Stored(self.spec)
+        self._stored = {n: hugging_face_name(home) for n, (home, _) in self._layout.homes.items()}
         self._account()
 
     def _account(self) -> None:
-        shapes = {
-            hugging_face_name(name): shape for name, shape in tensor_shapes(self.spec).items()
-        }
+        shapes = {hugging_face_name(name): shape for name, shape in self._layout.shapes.items()}
         found = {name: file.shapes[name] for name, file in self._files.items()}
         tied_head = self.spec.tied and _HEAD in found
         account_for(
@@ -45,29 +45,29 @@ class HuggingFaceCheckpoint(Checkpoint):
             found,
             lambda name: name.endswith(_IGNORED) or (tied_head and name == _HEAD),
         )
-        for name in self._canonical:
+        for name in self._stored:
             self.tensor(name)  # refuses a dtype that cannot be read
         if tied_head:
-            embedding = self._file_tensor(self._canonical[EMBEDDING])
+            embedding = self._file_tensor(self._stored[EMBEDDING])
             if not embedding.same_bytes(self._file_tensor(_HEAD)):
                 raise DamagedFile(
                     f"{self._where}: tie_word_embeddings is true, yet {_HEAD} differs from "
-                    f"{self._canonical[EMBEDDING]}; set it to false in config.json if that is meant"
+                    f"{self._stored[EMBEDDING]}; set it to false in config.json if that is meant"
                 )
 
     @cached_property
     def identity(self) -> str:
         parts = {"config.json": read_small(self._directory / "config.json")}
         parts |= {
-            name: self._file_tensor(name).samples() for name in sorted(self._canonical.values())
+            name: self._file_tensor(name).samples() for name in sorted({*self._stored.values()})
         }
         return content_identity(parts)
 
     def names(self) -> tuple[str, ...]:
-        return tuple(self._canonical)
+        return tuple(self._stored)
 
     def tensor(self, name: str) -> Source:
-        return self._file_tensor(self._canonical[name])
+        return self._layout.part(name, self._file_tensor(self._stored[name]))
 
     def _file_tensor(self, name: str) -> FileTensor:
         return self._files[name].tensor(name)

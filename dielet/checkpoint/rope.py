@@ -1,7 +1,13 @@
 """Rotary frequencies, with the ways in which configurations stretch them.
 
 The names and formulas are those of Hugging Face's `rope_scaling`; "factors" is GGUF's own way to
-say the same as llama3: one divisor per frequency.
+say the same as llama3: one divisor per frequency.  Two kinds depend on the length of the text:
+
+dynamic   a position beyond the trained ones turns as in a text that ends with it, so a text that is
+          decoded token by token has the turns that Hugging Face gives it, and no turn depends on
+          how the text came in
+longrope  the long divisors, for all positions, when a model is compiled for more positions than it
+          was first trained with, else the short ones
 """
 
 import math
@@ -24,12 +30,18 @@ _REQUIRED: dict[str, tuple[str, ...]] = {
         "original_max_position_embeddings",
     ),
     "yarn": ("factor", "original_max_position_embeddings"),
+    "dynamic": ("factor", "max_position_embeddings"),
+    "longrope": ("factor", "original_max_position_embeddings"),
     "factors": (),
 }
-_OPTIONAL = {"yarn": ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")}
+_OPTIONAL = {
+    "yarn": ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
+    "longrope": ("attention_factor",),
+}
+_LISTS = {"factors": ("factors",), "longrope": ("short_factor", "long_factor")}
 
 
-def check_rope_scaling(scaling: Mapping[str, Any] | None, head_dim: int) -> None:
+def check_rope_scaling(scaling: Mapping[str, Any] | None, dim: int) -> None:
     """Raise Unsupported for an unknown rope_type, UsageError for a missing or senseless entry."""
     if scaling is None:
         return
@@ -40,11 +52,11 @@ def check_rope_scaling(scaling: Mapping[str, Any] | None, head_dim: int) -> None
         )
     numbers = [(key, scaling.get(key)) for key in _REQUIRED[kind]]
     numbers += [(k, scaling[k]) for k in _OPTIONAL.get(kind, ()) if scaling.get(k) is not None]
-    if kind == "factors":
-        factors = scaling.get("factors")
-        if not isinstance(factors, list | tuple) or len(factors) != head_dim // 2:
-            raise UsageError(f"rope factors must be a list of {head_dim // 2} numbers")
-        numbers += [("factors", value) for value in factors]
+    for key in _LISTS.get(kind, ()):
+        factors = scaling.get(key)
+        if not isinstance(factors, list | tuple) or len(factors) != dim // 2:
+            raise UsageError(f"rope {key} must be a list of {dim // 2} numbers")
+        numbers += [(key, value) for value in factors]
     for key, value in numbers:
         if not _is_positive(value):
             raise UsageError(
@@ -63,24 +75,62 @@ def _is_positive(value: Any) -> bool:
 
 
 def inverse_frequencies(
-    head_dim: int, theta: float, scaling: Mapping[str, Any] | None
+    dim: int, theta: float, scaling: Mapping[str, Any] | None, positions: int = 0
 ) -> tuple[NDArray[np.float32], float]:
-    """Radians per position of each pair, float32 [head_dim/2], and what to multiply cos and sin by.
+    """Radians per position of each pair, float32 [dim/2], and what to multiply cos and sin by.
 
-    The angle of pair i at position p is p * result[i].
+    The angle of pair i at position p is p * result[i].  `positions` is the longest text meant.
     """
-    check_rope_scaling(scaling, head_dim)
-    exponent = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-    plain = (np.float32(1) / np.power(np.float32(theta), exponent)).astype(np.float32)
-    if scaling is None:
+    check_rope_scaling(scaling, dim)
+    exponent = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
+    power = np.power(np.float32(theta), exponent)
+    plain = (np.float32(1) / power).astype(np.float32)
+    if scaling is None or scaling["rope_type"] == "dynamic":
         return plain, 1.0
+    if scaling["rope_type"] == "longrope":
+        long = positions > scaling["original_max_position_embeddings"]
+        divisors = np.array(scaling["long_factor" if long else "short_factor"], np.float32)
+        return np.float32(1) / (divisors * power), _longrope_attention(scaling)
     if scaling["rope_type"] == "linear":
         return plain / np.float32(scaling["factor"]), 1.0
     if scaling["rope_type"] == "factors":
         return plain / np.array(scaling["factors"], np.float32), 1.0
     if scaling["rope_type"] == "llama3":
         return _llama3(plain, scaling), 1.0
-    return _yarn(plain, head_dim, theta, scaling), _yarn_attention(scaling)
+    return _yarn(plain, dim, theta, scaling), _yarn_attention(scaling)
+
+
+def angles(
+    dim: int, theta: float, scaling: Mapping[str, Any] | None, positions: int
+) -> tuple[NDArray[np.float32], float]:
+    """Radians of each pair at each position, float32 [positions, dim/2], and the factor."""
+    turns, factor = inverse_frequencies(dim, theta, scaling, positions)
+    at = np.arange(positions, dtype=np.float32)[:, None]
+    found = at * turns[None, :]
+    if scaling is not None and scaling["rope_type"] == "dynamic":
+        trained = scaling["max_position_embeddings"]
+        found[trained:] = at[trained:] * _dynamic(at[trained:] + 1, dim, theta, scaling)
+    return found, factor
+
+
+def _dynamic(
+    lengths: NDArray[np.float32], dim: int, theta: float, s: Mapping[str, Any]
+) -> NDArray[np.float32]:
+    """Radians per position in texts of such lengths [n, 1]: a base that grows with the length."""
+    factor = np.float32(s["factor"])
+    grown = factor * lengths / np.float32(s["max_position_embeddings"]) - (factor - 1)
+    base = np.float32(theta) * np.power(grown, np.float32(dim / (dim - 2)))
+    exponent = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
+    return (np.float32(1) / np.power(base, exponent)).astype(np.float32)
+
+
+def _longrope_attention(s: Mapping[str, Any]) -> float:
+    if s.get("attention_factor") is not None:
+        return float(s["attention_factor"])
+    original = s["original_max_position_embeddings"]
+    if s["factor"] <= 1 or original <= 1:
+        return 1.0
+    return math.sqrt(1 + math.log(s["factor"]) / math.log(original))
 
 
 def _llama3(plain: NDArray[np.float32], s: Mapping[str, Any]) -> NDArray[np.float32]:
@@ -92,21 +142,21 @@ def _llama3(plain: NDArray[np.float32], s: Mapping[str, Any]) -> NDArray[np.floa
 
 
 def _yarn(
-    plain: NDArray[np.float32], head_dim: int, theta: float, s: Mapping[str, Any]
+    plain: NDArray[np.float32], dim: int, theta: float, s: Mapping[str, Any]
 ) -> NDArray[np.float32]:
     """Like llama3, but blended over the index of the pair."""
 
     def index_at(turns: float) -> float:
         wavelength = s["original_max_position_embeddings"] / (turns * 2 * math.pi)
-        return head_dim * math.log(wavelength) / (2 * math.log(theta))
+        return dim * math.log(wavelength) / (2 * math.log(theta))
 
     low, high = index_at(s.get("beta_fast") or 32), index_at(s.get("beta_slow") or 1)
     if s.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, head_dim - 1)
+    low, high = max(low, 0), min(high, dim - 1)
     if low == high:
         high += 0.001
-    stretched = np.clip((np.arange(head_dim // 2) - low) / (high - low), 0, 1)
+    stretched = np.clip((np.arange(dim // 2) - low) / (high - low), 0, 1)
     return (plain * ((1 - stretched) + stretched / s["factor"])).astype(np.float32)
 
 

@@ -30,7 +30,9 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """A decoder-only model.  Sizes are elements; raises UsageError or Unsupported when built wrong.
 
     rope_scaling is None, or a dict whose `rope_type` says how its other entries are meant
-    (see `rope.py`).  biases are the linears of a layer that add one, as "self_attn.q_proj".
+    (see `rope.py`).  Only rotary_dim elements of a head turn, or all (0).  The layers in no_rope do
+    not turn at all; those with a window turn by local_rope_theta alone, if it is not 0.
+    biases are the linears of a layer that add one, as "self_attn.q_proj".
     windowed are the layers in which a token sees only the last `window` tokens, itself included.
     eos_ids are united from every source, the one that the checkpoint itself names first.
     """
@@ -49,6 +51,9 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     tied: bool
     qk_norm: bool
     rope_scaling: dict[str, Any] | None = None
+    rotary_dim: int = 0
+    local_rope_theta: float = 0.0
+    no_rope: tuple[int, ...] = ()
     activation: str = "silu"
     biases: tuple[str, ...] = ()
     window: int = 0
@@ -82,7 +87,16 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             raise UsageError(f"rope_theta is {self.rope_theta}; it must be above 1 and below 1e15")
         if self.windowed and not 1 <= self.window <= _LIMITS["max_position"][1]:
             raise UsageError(f"window is {self.window}; it must be from 1 to 67108864")
-        check_rope_scaling(self.rope_scaling, self.head_dim)
+        if self.local_rope_theta and not 1 < self.local_rope_theta < 1e15:
+            raise UsageError(
+                f"local_rope_theta is {self.local_rope_theta}; it must be above 1 and below 1e15"
+            )
+        if self.rotary_dim % 2 or not 0 <= self.rotary_dim <= self.head_dim:
+            raise UsageError(
+                f"rotary_dim is {self.rotary_dim}; it must be an even number of at most the head "
+                f"size, {self.head_dim}"
+            )
+        check_rope_scaling(self.rope_scaling, self.turned)
         for role, token in [("bos_id", self.bos_id), *(("eos_ids", t) for t in self.eos_ids)]:
             if token is not None and not 0 <= token < self.vocab:
                 raise UsageError(f"{role} {token} is outside the vocabulary of {self.vocab}")
@@ -97,9 +111,25 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """Outputs of k_proj and of v_proj."""
         return self.kv_heads * self.head_dim
 
+    @property
+    def turned(self) -> int:
+        """Elements of a head that the rotary embedding turns."""
+        return self.rotary_dim or self.head_dim
+
+    @property
+    def rotations(self) -> tuple[str, ...]:
+        """The kinds of rotary tables that the layers need: global, local, none."""
+        return tuple(dict.fromkeys(map(self.rotation, range(self.layers)))) or ("global",)
+
+    def rotation(self, layer: int) -> str:
+        """The kind of rotary table of a layer."""
+        if layer in self.no_rope:
+            return "none"
+        return "local" if self.local_rope_theta and layer in self.windowed else "global"
+
     def rotary_frequencies(self) -> tuple[NDArray[np.float32], float]:
-        """Radians per position of each pair [head_dim/2], and the factor of cos and sin."""
-        return inverse_frequencies(self.head_dim, self.rope_theta, self.rope_scaling)
+        """Radians per position of each pair [turned/2], and the factor of cos and sin."""
+        return inverse_frequencies(self.turned, self.rope_theta, self.rope_scaling)
 
     @property
     def parameters(self) -> int:

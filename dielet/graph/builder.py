@@ -34,8 +34,9 @@ class GraphBuilder:
         params = [f"{self._path(name)}.{part}" for part in ("weight", *["bias"] * bias)]
         return self._node("linear", name, (x,), tuple(params), columns)
 
-    def rotary(self, x: int, name: str, heads: int, scale: float = 1.0) -> int:
-        attrs = {"heads": heads, "scale": scale, "eps": 0.0}
+    def rotary(self, x: int, name: str, heads: int, scale: float = 1.0, table: int = 0) -> int:
+        """Turn the heads of `x` by the rotary table of that number."""
+        attrs = {"heads": heads, "scale": scale, "eps": 0.0, "table": table}
         return self._node("rotary", name, (x,), (), self._columns(x), **attrs)
 
     def attention(

@@ -55,7 +55,8 @@ def _appended_key(nodes: list[Node], users: list[list[int]], gone: set[int], att
     if rot.op != "rotary" or len(users[k]) != 1 or rot.attrs["scale"] != 1.0:
         return att
     gone.add(k)
-    attrs = MappingProxyType({**att.attrs, "eps": rot.attrs["eps"], "key_path": rot.path})
+    taken = {"eps": rot.attrs["eps"], "table": rot.attrs["table"], "key_path": rot.path}
+    attrs = MappingProxyType({**att.attrs, **taken})
     return replace(att, inputs=(q, rot.inputs[0], v), params=rot.params, attrs=attrs)
 
 

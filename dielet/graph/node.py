@@ -48,7 +48,7 @@ OPS: dict[str, Op] = {
     "rotary": Op(
         (1,),
         (0, 1),
-        ("heads", "eps", "scale"),
+        ("heads", "eps", "scale", "table"),
         "rotate halves by position, times scale; normed per head first if it has a parameter",
     ),
     "attention": Op(

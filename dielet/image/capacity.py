@@ -35,7 +35,7 @@ def memory_by_chiplet(plan: Planner) -> list[dict[str, int]]:
             "decoder weights": decoder[chiplet],
             "head weights": head[chiplet] + table[chiplet],
             f"kv of {plan.kv.positions * sequences} tokens": slots[chiplet] * per_head,
-            "rotary tables": plan.kv.positions * plan.spec.head_dim * 4,
+            "rotary tables": plan.kv.positions * plan.spec.head_dim * 4 * len(plan.spec.rotations),
         }
         for chiplet in range(plan.chiplets)
     ]

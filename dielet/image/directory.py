@@ -93,7 +93,8 @@ def open_directory(path: str | Path) -> ModelFiles:
     check_files(directory, manifest)
     spec = manifest.spec
     fmt = WeightFormat.parse(manifest.embedding_format)
-    rotary = (KvLayout.of(spec, manifest.max_seq_len).positions, spec.head_dim // 2)
+    positions = KvLayout.of(spec, manifest.max_seq_len).positions
+    rotary = (len(spec.rotations) * positions, spec.head_dim // 2)
     table = fmt.packed_shape(spec.vocab, spec.hidden)
     return ModelFiles(
         path=directory,

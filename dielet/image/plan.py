@@ -54,7 +54,7 @@ class ModelPlan:
     @property
     def table_bytes(self) -> int:
         """cos and sin together."""
-        return 2 * self.kv.positions * self.spec.head_dim // 2 * 4
+        return self.kv.positions * self.spec.head_dim * 4 * len(self.spec.rotations)
 
     @property
     def activation_bytes(self) -> int:

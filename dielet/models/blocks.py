@@ -26,8 +26,9 @@ def attention(
         if spec.qk_norm:
             q = g.rmsnorm(q, "q_norm", spec.norm_eps, heads)
             k = g.rmsnorm(k, "k_norm", spec.norm_eps, kv_heads)
-        q = g.rotary(q, "q_rotary", heads, scale)
-        k = g.rotary(k, "k_rotary", kv_heads)
+        table = spec.rotations.index(spec.rotation(layer))
+        q = g.rotary(q, "q_rotary", heads, scale, table)
+        k = g.rotary(k, "k_rotary", kv_heads, table=table)
         window = spec.window if layer in spec.windowed else 0
         a = g.attention(
             q, k, v, "attention", heads=heads, kv_heads=kv_heads, layer=layer, window=window

@@ -305,8 +305,10 @@ class Lowering:
 
     def _positions(self, node: Node, D: int) -> tuple[dict[str, Attr], list[Operand]]:
         width = D // 2 * 4
+        positions = self.placement.kv.positions
+        offset = int(node.attrs["table"]) * positions * width
         operands = [
-            Operand(table, Region(table, 0, self.placement.kv.positions, width, width), "f32")
+            Operand(table, Region(table, offset, positions, width, width), "f32")
             for table in ("cos", "sin")
         ]
         if node.params:

@@ -95,8 +95,8 @@ def test_identity_changes_with_the_weights_and_with_the_configuration(tmp_path):
         ({"use_sliding_window": True}, "use_sliding_window is true"),
         ({"layer_types": ["sliding_attention"] * 2}, "layer_types has sliding_attention in layers"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantised with 'gptq'"),
-        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic'"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
+        ({"rope_scaling": {"type": "mrope", "factor": 2.0}}, "rope_type 'mrope'"),
+        ({"partial_rotary_factor": 0.1}, "partial_rotary_factor is 0.1"),
         ({"hidden_act": "gelu"}, "activation 'gelu'"),
     ],
 )

@@ -5,7 +5,7 @@ import pytest
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from dielet.checkpoint.rope import inverse_frequencies
+from dielet.checkpoint.rope import angles, inverse_frequencies
 from dielet.errors import UsageError
 
 LLAMA3 = {
@@ -63,3 +63,39 @@ def test_divisors_of_llama_files_say_the_same_as_llama3():
 def test_a_blend_that_runs_backwards_is_refused():
     with pytest.raises(UsageError, match=r"low_freq_factor 4.0 must be below"):
         inverse_frequencies(64, 1e4, {**LLAMA3, "low_freq_factor": 4.0})
+
+
+LONGROPE = {
+    "rope_type": "longrope",
+    "factor": 32.0,
+    "short_factor": [1 + i / 64 for i in range(48)],
+    "long_factor": [1 + i for i in range(48)],
+    "original_max_position_embeddings": 4096,
+}
+
+
+@pytest.mark.parametrize("positions", [4096, 4097])
+@pytest.mark.parametrize("more", [{}, {"attention_factor": 1.25}])
+def test_longrope_is_that_of_transformers_for_a_text_of_that_length(positions, more):
+    scaling = {**LONGROPE, **more}
+    config = LlamaConfig(
+        hidden_size=384, num_attention_heads=4, rope_theta=10000.0, rope_scaling=dict(scaling),
+        max_position_embeddings=131072,
+    )  # fmt: skip
+    expected, factor = ROPE_INIT_FUNCTIONS["longrope"](config, None, seq_len=positions)
+    seen, seen_factor = inverse_frequencies(96, 10000.0, scaling, positions)
+    np.testing.assert_allclose(seen, expected.numpy(), rtol=3e-7)
+    assert seen_factor == pytest.approx(factor, rel=1e-12)
+
+
+def test_dynamic_turns_a_position_as_a_text_that_ends_there():
+    scaling = {"rope_type": "dynamic", "factor": 3.0, "max_position_embeddings": 100}
+    config = LlamaConfig(
+        hidden_size=256, num_attention_heads=4, rope_theta=10000.0, rope_scaling=dict(scaling),
+        max_position_embeddings=100,
+    )  # fmt: skip
+    seen, factor = angles(64, 10000.0, scaling, 400)
+    assert factor == 1.0 and np.array_equal(seen[:100], angles(64, 10000.0, None, 100)[0])
+    for position in (99, 100, 101, 250, 399):
+        expected, _ = ROPE_INIT_FUNCTIONS["dynamic"](config, None, seq_len=position + 1)
+        np.testing.assert_allclose(seen[position], position * expected.numpy(), rtol=2e-6)

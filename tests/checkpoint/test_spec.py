@@ -43,7 +43,7 @@ def test_senseless_numbers_are_named(changes, message):
     [
         ({"model_type": "mamba"}, "model_type 'mamba' is not supported; supported: llama, mistral"),
         ({"activation": "gelu"}, "activation 'gelu' is not supported; supported: silu"),
-        ({"rope_scaling": {"rope_type": "dynamic"}}, "rope_type 'dynamic' is not supported"),
+        ({"rope_scaling": {"rope_type": "mrope"}}, "rope_type 'mrope' is not supported"),
         ({"rope_scaling": {"rope_type": []}}, "is not supported; supported: linear, llama3"),
     ],
 )

@@ -1,0 +1,59 @@
+"""What a config.json says of the rotary embedding, in any of the ways in which it is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dielet.checkpoint.families import Config
+from dielet.errors import DamagedFile, Unsupported
+
+_ENTRIES = ("rope_parameters", "rope_scaling")  # of newer files, of older ones
+_PARTIAL = ("phi3",)  # families whose heads may turn in part
+_STRETCHED = ("llama3", "yarn", "longrope")  # with the length that the model was first trained for
+
+
+def rope_fields(model_type: str, config: Config, head_dim: int) -> dict[str, Any]:
+    """`rope_theta`, `rope_scaling` and `rotary_dim` of a ModelSpec."""
+    settings: dict[str, Any] = {}
+    for key in reversed(_ENTRIES):
+        settings |= config.get(key, dict, {})
+    where = config.within("rope_parameters", settings)
+    theta = where.get("rope_theta", float, None) or config.get("rope_theta", float, 10000.0)
+    share = where.get("partial_rotary_factor", float, None)
+    if share is None:
+        share = config.get("partial_rotary_factor", float, 1.0)
+    if not 0 < share <= 1:
+        raise DamagedFile(
+            f"{config.where}: partial_rotary_factor is {share}; it is above 0, up to 1"
+        )
+    turned = int(head_dim * share)
+    if turned < 2 or turned % 2:
+        raise Unsupported(
+            f"{config.where}: partial_rotary_factor {share} turns {turned} of {head_dim} elements "
+            "of a head; an even number is needed"
+        )
+    return {
+        "rope_theta": theta,
+        "rope_scaling": _scaling(model_type, config, where),
+        "rotary_dim": 0 if turned == head_dim else turned,
+    }
+
+
+def _scaling(model_type: str, config: Config, where: Config) -> dict[str, Any] | None:
+    kind = where.get("rope_type", str, None) or where.get("type", str, "default")
+    if model_type == "phi3" and kind in ("su", "yarn"):  # as the first of them called it
+        kind = "longrope"
+    if kind == "default":
+        return None
+    left_out = ("type", "rope_theta", "partial_rotary_factor")
+    scaling = {k: v for k, v in where.values.items() if k not in left_out and v is not None}
+    scaling["rope_type"] = kind
+    longest = config.get("max_position_embeddings", int)
+    if kind == "dynamic":
+        scaling.setdefault("max_position_embeddings", longest)
+    if kind in _STRETCHED:
+        original = "original_max_position_embeddings"
+        scaling[original] = config.get(original, int, scaling.get(original, longest))
+        if kind != "llama3" and isinstance(scaling[original], int) and scaling[original] > 0:
+            scaling.setdefault("factor", longest / scaling[original])
+    return scaling
