@@ -73,6 +73,7 @@ def spec_from_config(config: Entries, name: str, more_eos: Iterable[int] = ()) -
     hidden = config.get("hidden_size", int)
     whole_head = hidden // heads if heads > 0 else 0
     head_dim = config.get("head_dim", int, whole_head)
+    fields = rope_fields(model_type, config, head_dim) | family_fields(model_type, config)
     bos = config.tokens("bos_token_id")
     try:
         return ModelSpec(
@@ -87,8 +88,7 @@ def spec_from_config(config: Entries, name: str, more_eos: Iterable[int] = ()) -
             norm_eps=config.get("rms_norm_eps", float, 1e-6),
             max_position=config.get("max_position_embeddings", int),
             tied=config.get("tie_word_embeddings", bool, False),
-            **rope_fields(model_type, config, head_dim),
-            **family_fields(model_type, config),
+            **fields,
             activation=config.get("hidden_act", str, "silu"),
             bos_id=bos[0] if bos else None,
             eos_ids=tuple(dict.fromkeys((*config.tokens("eos_token_id"), *more_eos))),

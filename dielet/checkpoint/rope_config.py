@@ -26,6 +26,10 @@ def rope_fields(model_type: str, config: Config, head_dim: int) -> dict[str, Any
         raise DamagedFile(
             f"{config.where}: partial_rotary_factor is {share}; it is above 0, up to 1"
         )
+    if share != 1 and model_type not in _PARTIAL:
+        raise Unsupported(
+            f"{config.where}: partial_rotary_factor is {share}, which {model_type} does not have"
+        )
     turned = int(head_dim * share)
     if turned < 2 or turned % 2:
         raise Unsupported(
