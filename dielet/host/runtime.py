@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,7 @@ class Runtime:
         self.observer: Callable[[Execution], None] | None = None
         self._sizes = files.sizes() | {"kv": self.layout.nbytes}
         self._programs: dict[str, Tables] = {}
+        self._bests: dict[int, list[tuple[int, Region]]] = {}  # by rows of the head's programs
         fmt = WeightFormat.parse(files.manifest.embedding_format)
         keys, kept = (
             [*self._kernel_keys(), embed_key(fmt, self.spec.hidden)],
@@ -171,9 +173,8 @@ class Runtime:
             )
 
     def _note_program(self, state: State, tables: Tables) -> None:
-        name = tables.program.name
-        state.program_switches += state.program not in ("", name)
-        state.program = name
+        state.program_switches += state.program not in ("", tables.name)
+        state.program = tables.name
 
     def _execute(
         self, tables: Tables, tokens: NDArray[np.int32], state: State | None, past: int
@@ -182,27 +183,22 @@ class Runtime:
         n = len(tokens)
         self._ids[:n] = tokens
         with profiling.mark(self, "model.model.embed_tokens", before=True):
-            hidden_in = self._io(self._bases, tables.program, "hidden_in")
+            hidden_in = self._io(self._bases, tables, "hidden_in")
             self._embedding.look_up(self._ids[:n], hidden_in)
         self._bases.table[KV] = address(state.kv) if state is not None else 0
         self._run(tables, self._bases, past, n)
-        return self._io(self._bases, tables.program, "hidden_out")[:n]
+        return self._io(self._bases, tables, "hidden_out")[:n]
 
     def _head(self, hidden: NDArray[np.float32]) -> list[Logits]:
         """The logits of each hidden state, and each one's best token."""
         n = len(hidden)
         rows = next(rows for rows in self._head_rows if rows >= n)
         tables = self._tables(f"head_{rows}")
-        program, bases = tables.program, self._head_bases
-        self._io(bases, program, "hidden_in")[:n] = hidden
+        bases = self._head_bases
+        self._io(bases, tables, "hidden_in")[:n] = hidden
         self._run(tables, bases, 0, n)
-        values = self._io(bases, program, "logits")
-        selects = [c for c in program.commands if c.kind == "select"]
-        places = [program.io[f"select.{program.queues[c.queue].chiplet}"] for c in selects]
-        shares = [
-            (int(c.attrs["first_column"]), self._select_words(place)[:n])
-            for c, place in zip(selects, places, strict=True)
-        ]
+        values = self._io(bases, tables, "logits")
+        shares = [(first, self._select_words(place)[:n]) for first, place in self._bests[rows]]
         bad = sum(int(words[:, 2].sum()) for _, words in shares)
         if bad:
             raise NumericError(
@@ -223,12 +219,12 @@ class Runtime:
         self._binding[:2] = past, valid
         self._team.run(tables, bases.table, self._binding)
         if self.observer is not None:
-            if tables.program.phase == "decode" and tables.program.tokens > 1:
+            if tables.phase == "decode" and tables.tokens > 1:
                 past = int(self._binding[2 : 2 + 2 * valid : 2].max())
             self.observer(Execution(tables, past, valid))
 
-    def _io(self, bases: Bases, program: Program, name: str) -> NDArray[np.float32]:
-        region = program.io[name]
+    def _io(self, bases: Bases, tables: Tables, name: str) -> NDArray[np.float32]:
+        region = tables.io[name]
         return bases["io"][region.offset : region.end].view(np.float32).reshape(region.rows, -1)
 
     def _tables(self, name: str) -> Tables:
@@ -244,15 +240,18 @@ class Runtime:
                     f"{self.files.path}: program {name} breaks its rules ({error}); "
                     "compile the model again"
                 ) from None
-            tables = build_tables(program, self._team.workers, self._library.address)
+            again = partial(self.files.program, name)
+            tables = build_tables(program, self._team.workers, self._library.address, again)
             self._programs[name] = tables
+            if program.phase == "head":
+                self._bests[program.tokens] = _bests(program)
         return tables
 
     def _kernel_keys(self) -> list[KernelKey]:
         """Of one program per phase and token count: rungs of the ladder share their kernels."""
         firsts = {(p.phase, p.tokens): p.name for p in reversed(self.manifest.programs)}
-        programs = [self.files.program(name) for name in firsts.values()]
-        return list(dict.fromkeys(kernel_key(c) for p in programs for c in p.commands))
+        commands = (c for name in firsts.values() for c in self.files.program(name).commands)
+        return list(dict.fromkeys(map(kernel_key, commands)))
 
     def _memory(self) -> tuple[Bases, Bases]:
         """Address tables of the decoder programs and of the head; activations are shared."""
@@ -286,6 +285,13 @@ class Runtime:
     def close(self) -> None:
         """Stop the helper threads; the runtime cannot be used afterwards."""
         self._team.close()
+
+
+def _bests(program: Program) -> list[tuple[int, Region]]:
+    """Where each chiplet leaves its best tokens, and the first column that it looks at."""
+    selects = [c for c in program.commands if c.kind == "select"]
+    places = [program.io[f"select.{program.queues[c.queue].chiplet}"] for c in selects]
+    return [(int(c.attrs["first_column"]), p) for c, p in zip(selects, places, strict=True)]
 
 
 def _best(shares: list[tuple[int, NDArray[np.int32]]]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from dielet.host.deal import Piece, deal
 from dielet.host.memory import address
 from dielet.program import Program
 from dielet.program.commands import ENTRIES
-from dielet.program.types import Command, space_number
+from dielet.program.types import Command, Phase, Region, space_number
 
 I64 = NDArray[np.int64]
 
@@ -30,7 +31,11 @@ class Tables:
     stamps[w] is int64 [pieces of w, 2]: start and end in ticks of the clock, of the last run.
     """
 
-    program: Program
+    name: str
+    phase: Phase
+    tokens: int
+    io: dict[str, Region]
+    read: Callable[[], Program]
     pieces: tuple[tuple[Piece, ...], ...]
     piece_tables: tuple[I64, ...]
     stamps: tuple[I64, ...]
@@ -39,9 +44,22 @@ class Tables:
     stamp_pointers: I64
     _alive: tuple[I64, ...]
 
+    @cached_property
+    def program(self) -> Program:
+        """Read again when first asked for: running needs no commands, which are megabytes."""
+        return self.read()
 
-def build_tables(program: Program, workers: int, kernel: Callable[[KernelKey], int]) -> Tables:
-    """Deal `program` over `workers` and lay its pieces out; `kernel` gives a key's address."""
+
+def build_tables(
+    program: Program,
+    workers: int,
+    kernel: Callable[[KernelKey], int],
+    read: Callable[[], Program],
+) -> Tables:
+    """Deal `program` over `workers` and lay its pieces out; `kernel` gives a key's address.
+
+    `read` gives the same program, later and if at all.
+    """
     pieces = deal(program, workers)
     operands, params, counts = _operands_and_params(program)
     entries = [kernel(kernel_key(c)) for c in program.commands]
@@ -53,7 +71,11 @@ def build_tables(program: Program, workers: int, kernel: Callable[[KernelKey], i
         tables.append(_piece_table(mine, entries, operands, params, counts, waits))
     stamps = tuple(np.zeros((max(len(mine), 1), 2), np.int64) for mine in pieces)
     return Tables(
-        program=program,
+        name=program.name,
+        phase=program.phase,
+        tokens=program.tokens,
+        io=program.io,
+        read=read,
         pieces=pieces,
         piece_tables=tuple(tables),
         stamps=stamps,

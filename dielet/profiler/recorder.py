@@ -90,10 +90,9 @@ class Recorder:
             attached.first = sum(instances(other.runtime) for other in self.used())
 
     def _executed(self, attached: Attached, run: HostRun) -> None:
-        program = run.tables.program
         with self._lock:
             self._number(attached)
-            if program.phase == "head":
+            if run.tables.phase == "head":
                 instance, sequence = attached.last
                 attached.workload += 1
             else:
@@ -216,7 +215,6 @@ def instances(runtime: Runtime) -> int:
 
 
 def _place(runtime: Runtime, run: HostRun) -> int:
-    program = run.tables.program
-    if program.phase == "prefill":
+    if run.tables.phase == "prefill":
         return 0
-    return 1 + sorted(runtime.manifest.batch_sizes).index(program.tokens)
+    return 1 + sorted(runtime.manifest.batch_sizes).index(run.tables.tokens)

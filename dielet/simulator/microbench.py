@@ -64,7 +64,7 @@ class Bench:
         keys = [kernel_key(c) for c in commands]
         kept = paths.cache_dir("native")
         library = compile_kernels(keys, host_target(kept), kept)
-        tables = build_tables(program, workers, library.address)
+        tables = build_tables(program, workers, library.address, lambda: program)
         team = Team(library, workers)
         binding = np.array([past, valid], np.int64)
         found = []
