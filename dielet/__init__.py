@@ -6,6 +6,7 @@
     for piece in model.stream("who are you", max_new_tokens=64): print(piece, end="")
     with dielet.profile(output_dir="profile") as session: model.generate("hello")
     print(dielet.simulate("config.json", device="rebel100").decode_tok_s)
+    print(dielet.analyze(session.files[0]).findings[0].title)
 
 Importing this is quick: numpy and the code generator are loaded by the first call that needs them.
 """
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from dielet import errors
 
 if TYPE_CHECKING:
+    from dielet.analysis import Analysis
     from dielet.generate.answer import Result, Stream
     from dielet.generate.chat import Chat
     from dielet.generate.session import Model
@@ -26,7 +28,10 @@ if TYPE_CHECKING:
     from dielet.simulator import Prediction
 
 __version__ = "0.1.0"
-__all__ = ["Chat", "Model", "Result", "Stream", "compile", "errors", "load", "profile", "simulate"]
+__all__ = [
+    "Chat", "Model", "Result", "Stream", "analyze", "compile", "errors", "load", "profile",
+    "simulate",
+]  # fmt: skip
 
 _LAZY = {
     "Chat": "dielet.generate.chat",
@@ -49,9 +54,9 @@ def compile(
     """Compile the checkpoint `src` (directory, hub id or .gguf) into the model directory `out`.
 
     `options` are the further fields of `dielet.image.CompileOptions`: chiplets, group,
-    prefill_chunk, kv_ladder, batch_sizes, layers, random_weights.  None means: decided by
-    checkpoint and device.  `progress` is called with bytes written, bytes in all, and the name of
-    the next tensor.  Returns the model, loaded.
+    prefill_chunk, kv_ladder, kv (bf16 or int8), batch_sizes, layers, random_weights.  None means:
+    decided by checkpoint and device.  `progress` is called with bytes written, bytes in all, and
+    the name of the next tensor.  Returns the model, loaded.
     """
     from dielet.generate.compiling import compile_usable
     from dielet.generate.session import load
@@ -100,6 +105,16 @@ def simulate(
     from dielet.simulator import simulate as run
 
     return run(model, device, prompt_tokens, new_tokens, **options)
+
+
+def analyze(trace: str | Path, **options: Any) -> Analysis:
+    """What a trace says about where the time went: see `docs/analysis.md` and its fields.
+
+    `options` are those of `dielet.analysis.analyze`: device, diff, budget, window_ms, what_if.
+    """
+    from dielet.analysis import analyze as run
+
+    return run(trace, **options)
 
 
 def __getattr__(name: str) -> Any:

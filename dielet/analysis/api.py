@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec.structs import replace
 
+from dielet.analysis.budget import check_budget, read_budget
 from dielet.analysis.coverage import find_coverage
+from dielet.analysis.diff import compare
 from dielet.analysis.engines import find_engines, find_overlap, use_of
 from dielet.analysis.findings import find_findings
 from dielet.analysis.gaps import find_gaps
@@ -29,26 +32,79 @@ from dielet.analysis.queues import queues_of
 from dielet.analysis.roofline import find_roofline, find_verdicts
 from dielet.analysis.rules import read_rules
 from dielet.analysis.schema import VERSION, Analysis, Source
-from dielet.analysis.steps import DECODE, find_answers, find_phases, find_speed, find_steps
+from dielet.analysis.steps import (
+    DECODE,
+    Steps,
+    find_answers,
+    find_phases,
+    find_speed,
+    find_steps,
+)
 from dielet.analysis.table import Table
 from dielet.analysis.traffic import bytes_of, dram_bytes, find_traffic
+from dielet.analysis.window import cut
+
+
+@dataclass(frozen=True)
+class Analyzed:
+    """A trace's tables, its steps, and what was found: for further questions."""
+
+    table: Table
+    steps: Steps
+    found: Analysis
 
 
 def analyze(
     trace: str | Path,
     *,
     device: str | Path | None = None,
+    diff: str | Path | None = None,
+    budget: str | Path | None = None,
+    window_ms: tuple[float, float] | None = None,
     what_if: Mapping[str, float] | None = None,
 ) -> Analysis:
     """What the trace at `trace` says.
 
-    device: a device (name or file) whose peaks go before those that the trace names.  what_if:
-    kinds of commands, or engines, and what share of their time they shall take; without it, every
-    kind and engine on the critical path at half.
+    device: a device (name or file) whose peaks go before those that the trace names.  diff:
+    another trace, from before, to compare with.  budget: a budget file to check.  window_ms: only
+    what begins between two times since the first slice.  what_if: kinds of commands, or engines,
+    and what share of their time they shall take; without it, everything on the critical path at
+    half.
 
-    Raises MissingFile, or DamagedFile for what is no trace or has no names that are understood.
+    Raises MissingFile, DamagedFile for what is no trace or has no names that are understood, and
+    UsageError for a budget with unknown keys.
     """
-    return analysis_of(open_table(trace), Path(trace), device, what_if)
+    options = {"device": device, "window_ms": window_ms, "what_if": what_if}
+    return examine(trace, diff=diff, budget=budget, **options).found  # type: ignore[arg-type]
+
+
+def examine(
+    trace: str | Path,
+    *,
+    device: str | Path | None = None,
+    diff: str | Path | None = None,
+    budget: str | Path | None = None,
+    window_ms: tuple[float, float] | None = None,
+    what_if: Mapping[str, float] | None = None,
+) -> Analyzed:
+    """`analyze`, with the tables that it was computed from."""
+    if budget is not None:
+        read_budget(budget)  # before the work, so that a wrong key is told at once
+
+    def one(path: str | Path) -> Analyzed:
+        table = open_table(path)
+        table = table if window_ms is None else cut(table, window_ms)
+        return analysis_of(table, Path(path), device, what_if)
+
+    mine = one(trace)
+    found = mine.found
+    if diff is not None:
+        other = one(diff)
+        compared = compare(other.table, mine.table, other.found, found, read_rules().limits)
+        found = replace(found, diff=compared)
+    if budget is not None:
+        found = replace(found, budget=check_budget(found, budget))
+    return Analyzed(mine.table, mine.steps, found)
 
 
 def analysis_of(
@@ -56,7 +112,7 @@ def analysis_of(
     path: Path,
     device: str | Path | None = None,
     what_if: Mapping[str, float] | None = None,
-) -> Analysis:
+) -> Analyzed:
     """The same, of tables that have been read."""
     rules = read_rules()
     queues = [queues_of(kind, table.runs) for kind in table.kinds]
@@ -121,4 +177,4 @@ def analysis_of(
         timeline=find_timeline(table),
         gantts=find_gantts(table, steps, queues),
     )
-    return replace(found, findings=find_findings(found, rules))
+    return Analyzed(table, steps, replace(found, findings=find_findings(found, rules)))

@@ -118,6 +118,8 @@ def _refusal(trace: Trace, path: str, commands: int) -> str:
             f"{path} is a trace without a single slice; profile something that runs, "
             "with `dielet run --profile`"
         )
+    if trace.truncated:
+        return f"{path} is cut off before the first command; copy it again, or profile again"
     example = trace.texts[int(trace.name[0])] if trace.name[0] >= 0 else ""
     return (
         f"{path} is a trace, but none of its {len(trace):,} slices ({commands:,} on engine tracks) "

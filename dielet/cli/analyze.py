@@ -3,21 +3,172 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dielet.cli.console import Console
+from dielet.cli.exits import FAILED
 from dielet.cli.parser import place
+from dielet.errors import UsageError
+
+if TYPE_CHECKING:
+    from dielet.analysis.api import Analyzed
+    from dielet.analysis.sql import Answer
 
 HELP = "say where the time of a trace went, and what to do about it"
+WIDTH = 110
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("trace", type=place, metavar="TRACE.pb", help="of `dielet run --profile`")
+    parser.add_argument(
+        "trace", type=place, metavar="TRACE.pb|DIR",
+        help="a trace of `run` or `simulate --profile`; with --diff also a model directory",
+    )  # fmt: skip
+    parser.add_argument(
+        "--diff", type=place, metavar="OTHER",
+        help="compare with another trace, or with another compiled model, from before",
+    )  # fmt: skip
+    parser.add_argument(
+        "--budget", type=place, metavar="FILE.toml",
+        help="limits that the trace must keep; exit code 1 with the lines that fail",
+    )  # fmt: skip
+    parser.add_argument(
+        "--device", type=place, metavar="NAME|PATH.toml",
+        help="take the peaks from this device, not from the trace",
+    )  # fmt: skip
+    parser.add_argument(
+        "--window", metavar="FROM:TO", help="only the runs that begin in this time, in ms"
+    )
+    parser.add_argument(
+        "--what-if", action="append", default=[], metavar="KIND=FACTOR",
+        help="what a run would take if these commands, or this engine, took FACTOR of their time",
+    )  # fmt: skip
+    parser.add_argument("--csv", type=place, metavar="DIR", help="write all tables as CSV")
+    parser.add_argument("--parquet", type=place, metavar="DIR", help="write all tables as Parquet")
+    parser.add_argument(
+        "--sql", metavar="SELECT", help="ask the tables: commands, steps, operations, gaps, ..."
+    )
 
 
-def run(args: argparse.Namespace, console: Console) -> None:
+def run(args: argparse.Namespace, console: Console) -> int:
+    if Path(args.trace).is_dir():
+        return _programs(args, console)
     import msgspec
 
-    from dielet.analysis.api import analyze
+    from dielet.analysis.api import examine
+    from dielet.analysis.window import parse_window
 
-    found = analyze(args.trace)
-    console.result(msgspec.to_builtins(found))
+    done = examine(
+        args.trace,
+        device=args.device,
+        diff=args.diff,
+        budget=args.budget,
+        window_ms=None if args.window is None else parse_window(args.window),
+        what_if=_factors(args.what_if) or None,
+    )
+    _write(args, console, done)
+    if args.sql is not None:
+        _ask(args.sql, console, done)
+    else:
+        console.result(msgspec.to_builtins(done.found))
+        if not console.as_json:
+            from dielet.analysis.show import analysis_parts, rendered
+
+            console.out(rendered(analysis_parts(done.found), *screen()), end="")
+    budget = done.found.budget
+    if budget is None or budget.passed:
+        return 0
+    for line in budget.lines:
+        if not line.passed:
+            console.error(f"dielet analyze: {budget.path}: {line.text}")
+    return FAILED
+
+
+def screen() -> tuple[int, bool]:
+    """How wide, and whether in colour, standard output is written to."""
+    width = shutil.get_terminal_size((WIDTH, 24)).columns
+    return max(width, 60), sys.stdout.isatty()
+
+
+def _factors(options: Sequence[str]) -> dict[str, float]:
+    found = {}
+    for text in options:
+        name, equals, factor = text.rpartition("=")
+        try:
+            found[name] = float(factor)
+        except ValueError:
+            equals = ""
+        if not equals or found[name] < 0:
+            raise UsageError(
+                f"--what-if is {text!r}; it takes KIND=FACTOR, for example weight_copy=0.5"
+            )
+    return found
+
+
+def _programs(args: argparse.Namespace, console: Console) -> int:
+    import msgspec
+
+    from dielet.analysis.programs import compare_programs
+    from dielet.analysis.show import diff_parts, rendered
+
+    if args.diff is None:
+        raise UsageError(
+            f"{args.trace} is a directory; give a trace, or another compiled model with --diff"
+        )
+    for name in ("budget", "csv", "parquet", "sql", "window"):
+        if getattr(args, name) is not None:
+            raise UsageError(f"--{name} needs a trace; {args.trace} is a directory")
+    diff = compare_programs(args.diff, args.trace)
+    console.result(msgspec.to_builtins(diff))
+    console.out(rendered(diff_parts(diff), *screen()), end="")
+    return 0
+
+
+def _write(args: argparse.Namespace, console: Console, done: Analyzed) -> None:
+    from dielet.analysis.export import write_csv, write_parquet
+
+    for folder, write in ((args.csv, write_csv), (args.parquet, write_parquet)):
+        if folder is not None:
+            files = write(done.table, done.steps, done.found, folder)
+            console.note(
+                f"{len(files)} tables: {', '.join(path.name for path in files)} in {folder}"
+            )
+
+
+def _ask(text: str, console: Console, done: Analyzed) -> None:
+    from dielet.analysis.sql import query
+
+    answer = query(done.table, done.steps, done.found, text)
+    console.result({"columns": answer.columns, "rows": answer.rows})
+    for line in _lines(answer):
+        console.out(line)
+
+
+def _lines(answer: Answer) -> list[str]:
+    """Aligned columns; numbers to the right."""
+    cells = [[_cell(value) for value in row] for row in answer.rows]
+    widths = [
+        max(len(name), *(len(row[n]) for row in cells)) if cells else len(name)
+        for n, name in enumerate(answer.columns)
+    ]
+    rows = [list(answer.columns), *cells]
+    numeric = [
+        bool(answer.rows) and all(isinstance(row[n], int | float | None) for row in answer.rows)
+        for n in range(len(widths))
+    ]
+    return [
+        "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(row, widths, numeric, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

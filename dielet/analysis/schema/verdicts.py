@@ -28,8 +28,11 @@ class Finding(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """An operation in two traces; times are means per step.  change: `added`, `removed`, `slower`,
-    `faster`, `same`.  before is the other trace (`--diff`), after this one."""
+    """An operation in two traces, or programs (without times); means per run.
+
+    change: `added`, `removed`, `slower`, `faster`, `same`; of programs `more`, `less` (bytes) in
+    place of the times' words.  before is the other one (`--diff`), after this one.
+    """
 
     operation: str
     phase: str
@@ -41,15 +44,21 @@ class Change(Struct, frozen=True):
     delta_ns: float
     before_bytes: float | None
     after_bytes: float | None
+    before_commands: float | None
+    after_commands: float | None
 
 
 class Total(Struct, frozen=True):
+    """A phase, or a program: means per run.  change: of the time, or of a program's bytes."""
+
     phase: str
     before_ns: float | None
     after_ns: float | None
     change: float | None
     before_bytes: float | None
     after_bytes: float | None
+    before_commands: float | None
+    after_commands: float | None
 
 
 class Diff(Struct, frozen=True):
