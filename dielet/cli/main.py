@@ -14,6 +14,7 @@ from dielet.cli.parser import Parser, add_common, did_you_mean
 
 COMMANDS = (
     "demo", "compile", "run", "simulate", "analyze", "explain", "bench", "devices", "doctor",
+    "exec",
 )  # fmt: skip
 
 

@@ -29,6 +29,22 @@ def launches(executions: Sequence[Execution], device: Device) -> list[HostSlice]
     return found
 
 
+def attributes_of(model: str, devices: Sequence[Device], chiplets: int, last: int) -> Attributes:
+    """What is said of the whole trace; `last`: when its last command ends, in ps."""
+    texts = "".join(device.text for device in devices)
+    return {
+        "dielet_version": __version__,
+        "model": model,
+        "device": ", ".join(device.name for device in devices),
+        "device_sha256": hashlib.sha256(texts.encode()).hexdigest(),
+        "device_clock": "modelled",
+        "host": f"{platform.system()} {platform.machine()}",
+        "dropped_command_count": 0,
+        "run_ns": last // 1000,
+        **Peaks.of(devices[0]).attributes("chiplet", chiplets),
+    }
+
+
 def write_modelled(
     executions: Sequence[Execution],
     device: Device,
@@ -54,17 +70,7 @@ def write_modelled(
     chiplets = max(execution.program.chiplets for execution in executions)
     source = Source(Place(device, "modelled", chiplets), Peaks.of(device))
     last = max(execution.end for execution in executions)
-    attributes: Attributes = {
-        "dielet_version": __version__,
-        "model": model,
-        "device": device.name,
-        "device_sha256": hashlib.sha256(device.text.encode()).hexdigest(),
-        "device_clock": "modelled",
-        "host": f"{platform.system()} {platform.machine()}",
-        "dropped_command_count": 0,
-        "run_ns": last // 1000,
-        **Peaks.of(device).attributes("chiplet", chiplets),
-    }
+    attributes = attributes_of(model, [device], chiplets, last)
     writer = TraceWriter(
         folder,
         free_stem(folder, prefix),

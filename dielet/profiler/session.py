@@ -161,6 +161,12 @@ class Session:
         self._warn(written)
         return self.files
 
+    def discard(self) -> None:
+        """End, and forget what was recorded; nothing happens when it is not running."""
+        recorder = self._end()
+        if recorder is not None:
+            recorder.ring.close()
+
     def summary(self) -> Summary:
         """What the finished session recorded."""
         if self._summary is None:
@@ -242,16 +248,17 @@ class Session:
             )
 
 
-def begin_with_process() -> None:
+def begin_with_process(session: Session | None = None) -> None:
     """Start the session of models that are always profiled, if no session is running.
 
-    It ends with the process, and is written to the folder that DIELET_PROFILER_DIR names.
+    It ends with the process.  session: by default one whose files go to the folder that
+    DIELET_PROFILER_DIR names.
     """
     global _begun
     if _begun or _running is not None:
         return
     _begun = True
-    session = Session(os.environ.get(profiling.FOLDER) or ".")
+    session = session or Session(os.environ.get(profiling.FOLDER) or ".")
     session._only_asked = True
     session.start()
     atexit.register(_finish, session, os.getpid())

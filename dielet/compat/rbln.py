@@ -1,0 +1,133 @@
+"""`optimum.rbln` and `rebel` for a process that `dielet exec` started: imports that lead here.
+
+Nothing is replaced unless `install` is called.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any, NoReturn
+
+from dielet.compat.needs import require
+
+require()
+
+from dielet.compat import rbln_models, rbln_tracing  # noqa: E402
+from dielet.compat.rbln_artefact import OPTIMUM  # noqa: E402
+from dielet.compat.rbln_errors import NotPossible  # noqa: E402
+from dielet.compat.rbln_options import RBLNDecoderOnlyModelForCausalLMConfig  # noqa: E402
+from dielet.errors import UsageError  # noqa: E402
+
+# Classes of optimum-rbln whose families dielet does not have.
+OTHERS = (
+    "Exaone", "GPT2LMHead", "Gemma", "Gemma2", "Gemma3", "Gemma4", "GptOss", "MidmLMHead",
+    "Mixtral", "OPT", "Phi", "Qwen2Moe", "Qwen3Moe", "Qwen3_5",
+)  # fmt: skip
+INSTEAD = (
+    "{name} takes any torch module, and dielet compiles decoder-only language models: use "
+    "optimum.rbln's RBLNAutoModelForCausalLM.from_pretrained(..., export=True), or `dielet compile`"
+)
+
+
+def _instead(name: str) -> Callable[..., NoReturn]:
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise NotPossible(INSTEAD.format(name=f"rebel.{name}"))
+
+    return refuse
+
+
+def _optimum_rbln() -> dict[str, Any]:
+    configs = {f"{n}Config": c.config_class for n, c in rbln_models.CLASSES.items()}
+    return {
+        **configs,
+        **rbln_models.CLASSES,
+        "RBLNAutoModelForCausalLM": rbln_models.RBLNAutoModelForCausalLM,
+        "RBLNDecoderOnlyModelForCausalLMConfig": RBLNDecoderOnlyModelForCausalLMConfig,
+        "__version__": OPTIMUM,
+    }
+
+
+def _rebel() -> dict[str, Any]:
+    names = ("compile_from_torch", "compile_from_tf_function", "Runtime", "RBLNCompiledModel")
+    return {name: _instead(name) for name in names}
+
+
+def _profiler() -> dict[str, Any]:
+    return {name: getattr(rbln_tracing, name) for name in ("profile", "start", "done")}
+
+
+MODULES: dict[str, Callable[[], dict[str, Any]]] = {
+    "optimum": dict,
+    "optimum.rbln": _optimum_rbln,
+    "rebel": _rebel,
+    "rebel.profiler": _profiler,
+}
+
+
+class Finder(MetaPathFinder, Loader):
+    """Finds the vendor's modules; `optimum` itself only where the real one is not installed."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = frozenset(names)
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name not in self._names:
+            return None
+        return ModuleSpec(name, self, origin=f"dielet for {name}", is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module).update(MODULES[module.__name__]())
+        if module.__name__ == "optimum.rbln":
+            vars(module)["__getattr__"] = _missing
+        if module.__name__ == "rebel":
+            importlib.import_module("rebel.profiler")  # `import rebel` alone gives it too
+
+
+def _missing(name: str) -> NoReturn:
+    if name.startswith("RBLN") and name.removeprefix("RBLN").startswith(OTHERS):
+        raise AttributeError(
+            f"{name}: dielet has no such family; it has {', '.join(rbln_models.CLASSES)}"
+        )
+    raise AttributeError(f"optimum.rbln has no {name} here; it has {', '.join(_optimum_rbln())}")
+
+
+def real_ones() -> list[str]:
+    """Those of the vendor's packages that are installed, with the place of each."""
+    found = []
+    for name, parent in (("rebel", None), ("rbln", "optimum")):
+        where = None
+        if parent is not None:
+            spec = PathFinder.find_spec(parent)
+            where = list(spec.submodule_search_locations or ()) if spec is not None else []
+        spec = PathFinder.find_spec(f"{parent}.{name}" if parent else name, where)
+        if spec is not None:
+            place = spec.origin or next(iter(spec.submodule_search_locations or ()), "")
+            found.append(f"{f'{parent}.' if parent else ''}{name} ({place})")
+    return found
+
+
+def install(override: bool = False) -> None:
+    """Let imports of the vendor's modules lead here, in this process.
+
+    Raises UsageError when the real ones are installed, unless `override`.
+    """
+    found = real_ones()
+    if found and not override:
+        raise UsageError(
+            f"{' and '.join(found)} is installed: run the script with python to use the board, or "
+            "with dielet exec --override to use dielet instead"
+        )
+    if any(isinstance(finder, Finder) for finder in sys.meta_path):
+        return
+    names = set(MODULES)
+    if importlib.machinery.PathFinder.find_spec("optimum") is not None:
+        names.discard("optimum")
+    sys.meta_path.insert(0, Finder(tuple(names)))

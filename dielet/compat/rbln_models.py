@@ -1,0 +1,287 @@
+"""The classes of `optimum.rbln` for causal language models, over dielet's programs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dielet.checkpoint.open import open_config
+from dielet.compat import directories, rbln_artefact, rbln_memory, rbln_tracing
+from dielet.compat.rbln_errors import NoBlock, NoRuntime, NotPossible
+from dielet.compat.rbln_options import PREFIX, RBLNDecoderOnlyModelForCausalLMConfig
+from dielet.compat.said import say_once
+from dielet.compat.transformers import IDLE, DieletForCausalLM, Output
+from dielet.errors import MissingFile, Unsupported, UsageError
+from dielet.generate.text import GENERATION_CONFIG
+from dielet.host import load_runtime
+from dielet.host.runtime import Runtime
+
+Config = RBLNDecoderOnlyModelForCausalLMConfig
+
+
+class RBLNDecoderOnlyModelForCausalLM(DieletForCausalLM):
+    """A decoder-only model, compiled by `from_pretrained(..., export=True)` or loaded.
+
+    rbln_config: its options, settled.
+    """
+
+    model_types: tuple[str, ...] = ()  # of the checkpoints that it takes; () takes any
+    config_class: type[Config] = Config
+    _ends_at_capacity = False
+
+    def __init__(self, runtime: Runtime | None, directory: Path, rbln_config: Config) -> None:
+        super().__init__(runtime, directory)
+        self.rbln_config = rbln_config
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model_id: str | Path,
+        export: bool | None = None,
+        rbln_config: Mapping[str, Any] | Config | None = None,
+        *,
+        model_save_dir: str | Path | None = None,
+        **given: Any,
+    ) -> RBLNDecoderOnlyModelForCausalLM:
+        """Compile (export=True), load (False), or load what is compiled and else compile (None).
+
+        Keywords that begin with `rbln_` are options, and go before those of `rbln_config`.
+        """
+        config = cls._config(rbln_config, given)
+        hub = {name: given.pop(name, None) for name in directories.HUB}
+        source = directories.locate(model_id, hub)
+        layers = given.pop("num_hidden_layers", None)
+        _idle(given)
+        if export is None:
+            export = not rbln_artefact.is_artefact(Path(source))
+        if not export:
+            directory = Path(source)
+            if not directory.is_dir():
+                raise MissingFile(f"{directory} is no directory; compile with export=True first")
+            return cls._load(directory, config)
+        return cls._compile(source, config, model_save_dir, layers)
+
+    @classmethod
+    def from_model(
+        cls,
+        model: Any,
+        rbln_config: Mapping[str, Any] | Config | None = None,
+        *,
+        model_save_dir: str | Path | None = None,
+        **given: Any,
+    ) -> RBLNDecoderOnlyModelForCausalLM:
+        """Compile a model of transformers that is in memory."""
+        with tempfile.TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            return cls.from_pretrained(
+                folder, True, rbln_config, model_save_dir=model_save_dir, **given
+            )
+
+    @classmethod
+    def _config(
+        cls, rbln_config: Mapping[str, Any] | Config | None, given: dict[str, Any]
+    ) -> Config:
+        """Take the options out of `given`."""
+        options = {name: given.pop(name) for name in [*given] if name.startswith(PREFIX)}
+        if isinstance(rbln_config, Config):
+            config = type(rbln_config)(**{n: getattr(rbln_config, n) for n in rbln_config.given})
+        elif rbln_config is None or isinstance(rbln_config, Mapping):
+            config = cls.config_class(**(rbln_config or {}))
+        else:
+            kind = type(rbln_config).__name__
+            raise UsageError(f"rbln_config is a {kind}; give a dict or a {cls.__name__}Config")
+        config.update(options)
+        return config
+
+    @classmethod
+    def _compile(
+        cls, source: str | Path, config: Config, out: str | Path | None, layers: int | None
+    ) -> RBLNDecoderOnlyModelForCausalLM:
+        spec = open_config(source)
+        if cls.model_types and spec.model_type not in cls.model_types:
+            right = CLASS_OF.get(spec.model_type, "another class")
+            raise UsageError(f"{source} is a {spec.model_type} model: compile it with {right}, "
+                             f"not {cls.__name__}")  # fmt: skip
+        if config.dtype not in (None, "bfloat16", torch.bfloat16):
+            say_once(f"dtype {config.dtype} has no effect: weights are bfloat16 or as quantized")
+        config.dtype = "bfloat16"
+        config.settle(spec.max_position)
+        options = config.compile_options(layers)
+        rbln_memory.settle_blocks(source, options, config)
+        directory = directories.compiled(source, options, out)
+        if out is not None:
+            for name, content in rbln_artefact.files_of(directory, config, cls.__name__).items():
+                (directory / name).write_bytes(content)
+        return cls(cls._runtime_for(directory, config), directory, config)
+
+    @classmethod
+    def _load(cls, directory: Path, given: Config) -> RBLNDecoderOnlyModelForCausalLM:
+        config = rbln_artefact.read_config(directory, cls.__name__, given)
+        config.settle(config.max_seq_len or 0)
+        rbln_artefact.check_models(directory, config)
+        directories.take_over_texts(directory)
+        return cls(cls._runtime_for(directory, config), directory, config)
+
+    @staticmethod
+    def _runtime_for(directory: Path, config: Config) -> Runtime | None:
+        if config.create_runtimes is False:
+            return None
+        profiler = config.activate_profiler
+        if profiler is None and rbln_tracing.switched_on():
+            profiler = True
+        if profiler:
+            rbln_tracing.begin_with_process()
+        return load_runtime(directory, profiler=profiler)
+
+    def save_pretrained(
+        self, save_directory: str | Path, push_to_hub: bool = False, **ignored: Any
+    ) -> None:
+        """Copy the artefacts; other files in `save_directory` stay."""
+        if push_to_hub and not ignored.get("repo_id"):
+            raise UsageError("push_to_hub needs repo_id")
+        directories.refuse_push(push_to_hub)
+        if Path(save_directory).is_file():
+            say_once(f"{save_directory} is a file, so nothing is saved; name a directory")
+            return
+        texts = rbln_artefact.files_of(self.directory, self.rbln_config, type(self).__name__)
+        texts[GENERATION_CONFIG] = self.generation_config.to_json_string(use_diff=True).encode()
+        directories.save(self.directory, save_directory, texts)
+
+    @property
+    def runtime(self) -> Runtime:
+        if self._runtime is None:
+            raise NoRuntime(
+                "the runtime is not available, since create_runtimes is False; load the model "
+                "without it to run it"
+            )
+        return self._runtime
+
+    def forward(self, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> Output:
+        """As `DieletForCausalLM.forward`, within what was compiled."""
+        self._check_batch(len(input_ids))
+        mask = kwargs.get("attention_mask")
+        if mask is not None:
+            _check_mask(mask)
+        self._check_blocks(input_ids, kwargs)
+        return super().forward(input_ids, *args, **kwargs)
+
+    __call__ = forward
+
+    def _check_batch(self, rows: int) -> None:
+        config = self.rbln_config
+        if rows > config.batch_size:
+            raise UsageError(
+                f"the input has {rows} rows, and the model was compiled for a batch_size of "
+                f"{config.batch_size}; compile with a larger rbln_batch_size"
+            )
+        if rows not in config.decoder_batch_sizes:
+            sizes = ", ".join(map(str, config.decoder_batch_sizes))
+            raise UsageError(
+                f"there is no decoder for a batch of {rows}; there are those of {sizes}: compile "
+                "with rbln_decoder_batch_sizes"
+            )
+
+    def _check_blocks(self, input_ids: torch.Tensor, kwargs: Mapping[str, Any]) -> None:
+        """Raise NoBlock when the rows together need more KV blocks than there are."""
+        config = self.rbln_config
+        rows = kwargs.get("cache", kwargs.get("past_key_values"))
+        pasts = [0] * len(input_ids) if rows is None else [s.past for s in rows.states]
+        new = input_ids.shape[1]
+        needed = sum(-(-(past + new) // config.kvcache_block_size) for past in pasts)
+        if needed > config.kvcache_num_blocks and max(pasts) + new <= config.max_seq_len:
+            raise NoBlock(
+                f"no free KV block: {needed} are needed and {config.kvcache_num_blocks} were "
+                "asked for; use a larger rbln_kvcache_num_blocks or memory_budget"
+            )
+
+    def _validate_generation_mode(self, *args: Any) -> None:
+        try:
+            super()._validate_generation_mode(*args)
+        except Unsupported as error:
+            raise NotPossible(str(error)) from None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.directory)!r}, {self.rbln_config.npu})"
+
+
+def _check_mask(mask: torch.Tensor) -> None:
+    steps = np.diff(mask.detach().cpu().numpy().astype(np.int8), axis=1)
+    if (steps < 0).any():
+        raise UsageError(
+            "attention_mask: the ones of a row must be contiguous and at its end, padding on the "
+            "left only; make the tokenizer with padding_side='left'"
+        )
+
+
+def _idle(given: dict[str, Any]) -> None:
+    """Refuse keywords that nobody knows; say which ones have no effect."""
+    for name in (*IDLE, "dtype", "torch_dtype", "config"):
+        value = given.pop(name, None)
+        if str(value) not in ("None", "False", "cpu", "auto", "torch.bfloat16", "bfloat16"):
+            say_once(f"{name} has no effect on a compiled model")
+    if given:
+        raise UsageError(f"unexpected arguments: {', '.join(given)}; options begin with {PREFIX}")
+
+
+def _family(name: str, *model_types: str) -> type[RBLNDecoderOnlyModelForCausalLM]:
+    config = type(f"{name}Config", (Config,), {"__module__": __name__})
+    body = {"model_types": model_types, "config_class": config, "__module__": __name__}
+    return type(name, (RBLNDecoderOnlyModelForCausalLM,), body)
+
+
+RBLNQwen3ForCausalLM = _family("RBLNQwen3ForCausalLM", "qwen3")
+RBLNQwen2ForCausalLM = _family("RBLNQwen2ForCausalLM", "qwen2")
+RBLNLlamaForCausalLM = _family("RBLNLlamaForCausalLM", "llama")
+RBLNMistralForCausalLM = _family("RBLNMistralForCausalLM", "mistral")
+RBLNQwen3ForCausalLMConfig = RBLNQwen3ForCausalLM.config_class
+RBLNQwen2ForCausalLMConfig = RBLNQwen2ForCausalLM.config_class
+RBLNLlamaForCausalLMConfig = RBLNLlamaForCausalLM.config_class
+RBLNMistralForCausalLMConfig = RBLNMistralForCausalLM.config_class
+CLASSES = {
+    each.__name__: each
+    for each in (
+        RBLNQwen3ForCausalLM, RBLNQwen2ForCausalLM, RBLNLlamaForCausalLM, RBLNMistralForCausalLM,
+        RBLNDecoderOnlyModelForCausalLM,
+    )
+}  # fmt: skip
+CLASS_OF: dict[str, str] = {
+    kind: name for name, each in CLASSES.items() for kind in each.model_types
+}
+
+
+class RBLNAutoModelForCausalLM:
+    """Chooses the class by the checkpoint's family, or by what a model was compiled as."""
+
+    @staticmethod
+    def from_pretrained(
+        model_id: str | Path, export: bool | None = None, *args: Any, **given: Any
+    ) -> RBLNDecoderOnlyModelForCausalLM:
+        hub = {name: given.pop(name, None) for name in directories.HUB}
+        source = directories.locate(model_id, hub)
+        if not export and rbln_artefact.is_artefact(Path(source)):
+            name = rbln_artefact.class_of(Path(source))
+        else:
+            name = class_for(source)
+        return CLASSES[name].from_pretrained(source, export, *args, **given)
+
+    @staticmethod
+    def from_model(model: Any, *args: Any, **given: Any) -> RBLNDecoderOnlyModelForCausalLM:
+        kind = model.config.model_type
+        if kind not in CLASS_OF:
+            raise Unsupported(f"model type '{kind}' has no class here; there are {_classes()}")
+        return CLASSES[CLASS_OF[kind]].from_model(model, *args, **given)
+
+
+def class_for(source: str | Path) -> str:
+    """The name of the class that compiles the checkpoint `source`."""
+    kind = open_config(source).model_type
+    return str(CLASS_OF.get(kind, RBLNDecoderOnlyModelForCausalLM.__name__))
+
+
+def _classes() -> str:
+    return ", ".join(CLASSES)

@@ -1,0 +1,218 @@
+"""Every option of optimum-rbln 0.12.0: its default, its rule, its errors; nothing is compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dielet.compat import said
+from dielet.compat.rbln_errors import NotPossible
+from dielet.compat.rbln_memory import parse_budget
+from dielet.compat.rbln_options import (
+    OPTIONS,
+    QUANTIZATION,
+    RBLNDecoderOnlyModelForCausalLMConfig,
+    model_names,
+)
+from dielet.errors import UsageError
+
+QWEN3_POSITIONS = 40960
+
+
+@pytest.fixture(autouse=True)
+def nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(said, "_said", set())
+
+
+def settled(positions: int = QWEN3_POSITIONS, **options: Any):
+    config = RBLNDecoderOnlyModelForCausalLMConfig(**options)
+    config.settle(positions)
+    return config
+
+
+def test_defaults_of_the_documentation() -> None:
+    config = settled(8192)
+    assert config.npu.startswith("RBLN-CR") and config.num_devices == 1
+    assert config.batch_size == 1 and config.decoder_batch_sizes == [1]
+    assert config.max_seq_len == 8192, "the model's max_position_embeddings"
+    assert config.attn_impl == "eager" and config.kvcache_partition_len is None
+    assert config.kvcache_block_size == 8192 and config.kvcache_num_blocks == 1
+    assert config.prefill_chunk_size == 512 and config.cache_impl == "static"
+    assert config.phases == ["prefill", "decode"] and config.logits_to_keep == 1
+    assert config.quantization == {} and config.lora_config is None
+    assert config.dtype is None, "the checkpoint's: set when it is compiled"
+    for name in ("create_runtimes", "device", "device_map", "activate_profiler", "timeout"):
+        assert getattr(config, name) is None
+    for name in ("use_inputs_embeds", "use_attention_mask", "use_position_ids"):
+        assert getattr(config, name) is False
+    assert settled(8192, npu="RBLN-CA25").prefill_chunk_size == 128
+
+
+def test_names_with_and_without_the_prefix() -> None:
+    config = settled(rbln_batch_size=2, max_seq_len=8192)
+    assert (config.batch_size, config.max_seq_len) == (2, 8192)
+    assert config.given == {"batch_size", "max_seq_len"}
+    assert repr(config).endswith("(batch_size=2, max_seq_len=8192)")
+
+
+def test_all_options_are_tested_here() -> None:
+    with open(__file__) as file:
+        text = file.read()
+    missing = [
+        name for name in (*OPTIONS, *QUANTIZATION, "tensor_parallel_size") if name not in text
+    ]
+    assert not missing
+
+
+ALLOWED: dict[str, dict[str, Any]] = {
+    "eager at the limit of REBEL": {"max_seq_len": 16384},
+    "eager at the limit of ATOM": {"max_seq_len": 32768, "npu": "RBLN-CA22"},
+    "flash, default partition": {"attn_impl": "flash_attn", "max_seq_len": 16384},
+    "flash, smallest partition": {"kvcache_partition_len": 1024, "max_seq_len": 2048},
+    "flash, largest partition": {"kvcache_partition_len": 16384, "max_seq_len": 32768},
+    "its own block size": {"max_seq_len": 4096, "kvcache_block_size": 4096},
+    "position ids with a mask": {"max_seq_len": 64, "use_attention_mask": True,
+                                 "use_position_ids": True},
+    "devices": {"max_seq_len": 64, "num_devices": 2, "device": [4, 5]},
+    "a device": {"max_seq_len": 64, "device": 3},
+    "a device map": {"max_seq_len": 64, "device_map": {"prefill": 0, "decoder_batch_1": 1}},
+    "a described device": {"max_seq_len": 64, "npu": "atom"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_allowed(name: str) -> None:
+    settled(**ALLOWED[name])
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown": ({"bach_size": 1}, "unexpected arguments: bach_size; did you mean batch_size"),
+    "npu": ({"npu": "RBLN-XY01"}, "known are RBLN-CR.. "),
+    "batch": ({"batch_size": 0}, "batch_size is 0; it must be a positive"),
+    "batch type": ({"batch_size": "2"}, "batch_size is '2'"),
+    "devices": ({"num_devices": -1}, "num_devices is -1"),
+    "length": ({"max_seq_len": -1}, "max_seq_len is -1"),
+    "decoders": ({"decoder_batch_sizes": [2]}, "each is at most batch_size 1"),
+    "no decoders": ({"decoder_batch_sizes": []}, "give a list of batch sizes"),
+    "attention": ({"attn_impl": "sdpa"}, "use eager or flash_attn"),
+    "position ids": ({"use_position_ids": True}, "needs use_attention_mask"),
+    "eager too long": ({"max_seq_len": 16416}, "eager REBEL takes at most 16384"),
+    "eager too long by default": ({}, "max_seq_len is 40960; .* at most 16384"),
+    "eager too long on ATOM": ({"max_seq_len": 32800, "npu": "RBLN-CA12"}, "ATOM .* 32768"),
+    "partition of eager": ({"attn_impl": "eager", "kvcache_partition_len": 1024}, "not eager"),
+    "partition too short": ({"kvcache_partition_len": 512}, "on REBEL it is from 1024 to 16384"),
+    "partition too long": ({"kvcache_partition_len": 32768}, "from 1024 to 16384"),
+    "no multiple": ({"kvcache_partition_len": 1024, "max_seq_len": 2560}, "multiple of the part"),
+    "one partition": ({"kvcache_partition_len": 1024, "max_seq_len": 1024}, "at least 2048"),
+    "eager block": ({"kvcache_block_size": 512, "max_seq_len": 1024}, "must equal max_seq_len"),
+    "flash block": ({"kvcache_partition_len": 1024, "kvcache_block_size": 512,
+                     "max_seq_len": 2048}, "must equal kvcache_partition_len, 1024"),
+    "too few blocks": ({"kvcache_partition_len": 1024, "max_seq_len": 4096,
+                        "kvcache_num_blocks": 3}, "alone needs 4"),
+    "too many blocks": ({"max_seq_len": 1024, "kvcache_num_blocks": 2}, "from 0 .* to 1"),
+    "blocks and budget": ({"kvcache_partition_len": 1024, "max_seq_len": 4096,
+                           "kvcache_num_blocks": 4, "memory_budget": 0.5}, "exclude each other"),
+    "chunk": ({"max_seq_len": 64, "prefill_chunk_size": 96}, "on REBEL it is a positive multiple"),
+    "no chunk": ({"max_seq_len": 64, "prefill_chunk_size": 0, "npu": "RBLN-CA25"}, "on ATOM"),
+    "cache": ({"max_seq_len": 64, "cache_impl": "paged"}, "use static, sliding_window or hybrid"),
+    "window with a mask": ({"max_seq_len": 64, "cache_impl": "sliding_window",
+                            "use_attention_mask": True}, "takes no use_attention_mask"),
+    "window": ({"max_seq_len": 64, "sliding_window": 32767}, "at most 32255"),
+    "phases": ({"max_seq_len": 64, "phases": ["prefill"]}, "a causal LM has"),
+    "device list": ({"max_seq_len": 64, "num_devices": 2, "device": [0]}, "must agree"),
+    "device": ({"max_seq_len": 64, "device": "npu:0"}, "it is a number from 0"),
+    "device map": ({"max_seq_len": 64, "device_map": {"decoder": 0}}, "decoder_batch_1"),
+    "quantization key": ({"max_seq_len": 64, "quantization": {"weight": "int4"}}, "it takes"),
+    "quantization value": ({"max_seq_len": 64, "quantization": {"weights": "int2"}}, "int4, int8"),
+    "nothing quantised": ({"max_seq_len": 64, "quantization": {
+        "weights": "fp16", "activations": "fp16"}}, "both fp16"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    options, message = REFUSED[name]
+    with pytest.raises(ValueError, match=message) as found:
+        settled(**options)
+    assert isinstance(found.value, UsageError) and "\n" not in str(found.value)
+
+
+IMPOSSIBLE: dict[str, dict[str, Any]] = {
+    "logits_to_keep": {"logits_to_keep": 2},
+    "output_hidden_states": {"output_hidden_states": True},
+    "use_inputs_embeds": {"use_inputs_embeds": True},
+    "lora_config": {"lora_config": {"adapters": []}},
+    "sliding": {"cache_impl": "hybrid", "sliding_window": 512, "sliding_window_layers": [0]},
+    "fp8": {"quantization": {"weights": "fp8"}},
+    "kv_caches": {"quantization": {"kv_caches": "fp8"}},
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_not_possible_here(name: str) -> None:
+    with pytest.raises(NotImplementedError, match=name) as found:
+        settled(max_seq_len=64, **IMPOSSIBLE[name])
+    assert isinstance(found.value, NotPossible)
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [(None, [4]), ([2], [2]), ([1, 2], [4, 2, 1]), ((4, 1), [4, 1])],
+)
+def test_decoder_batch_sizes(given: Any, sizes: list[int]) -> None:
+    config = settled(max_seq_len=64, batch_size=4, decoder_batch_sizes=given)
+    assert config.decoder_batch_sizes == sizes
+    assert model_names(config) == ["prefill", *(f"decoder_batch_{n}" for n in sizes)]
+    assert config.compile_options().batch_sizes == (1, *sorted(sizes))
+
+
+def test_flash_attention_when_a_partition_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    config = settled(kvcache_partition_len=2048, max_seq_len=8192, batch_size=2)
+    assert config.attn_impl == "flash_attn" and config.kvcache_block_size == 2048
+    assert "attn_impl is flash_attn" in capsys.readouterr().err
+    assert settled(attn_impl="flash_attn", max_seq_len=32768).kvcache_partition_len == 8192
+    atom = settled(attn_impl="flash_attn", max_seq_len=32768, npu="RBLN-CA25")
+    assert atom.kvcache_partition_len == 16384
+
+
+def test_the_old_name_of_num_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    assert settled(max_seq_len=64, tensor_parallel_size=2).num_devices == 2
+    assert "rbln_num_devices" in capsys.readouterr().err
+
+
+def test_no_effect_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        settled(max_seq_len=64, timeout=60, optimize_host_memory=True, use_attention_mask=True)
+    said_lines = capsys.readouterr().err.splitlines()
+    assert len(said_lines) == 3 and all("has no effect here" in line for line in said_lines)
+
+
+def test_what_our_compiler_is_told() -> None:
+    options = settled(max_seq_len=4096, npu="RBLN-CR13").compile_options()
+    assert (options.device, options.num_devices, options.weights) == ("rebel100", None, "bf16")
+    assert (options.max_seq_len, options.prefill_chunk) == (4096, 512)
+    options = settled(max_seq_len=4096, npu="RBLN-CA25", num_devices=4).compile_options()
+    assert (options.device, options.num_devices, options.prefill_chunk) == ("atom-x4", 4, 128)
+    options = settled(max_seq_len=64, npu="atom").compile_options()
+    assert options.device == "atom"
+    for weights in ("int8", "int4"):
+        quantization = {"format": "rbln", "weights": weights, "activations": "fp16",
+                        "dynamic": True}  # fmt: skip
+        assert (
+            settled(max_seq_len=64, quantization=quantization).compile_options().weights == weights
+        )
+
+
+@pytest.mark.parametrize(
+    ("budget", "nbytes"),
+    [(0.8, 800), ("80%", 800), (10, 10), ("10GB", 10**10), ("1.5 KiB", 1536), (1.0, 1000)],
+)
+def test_memory_budgets(budget: Any, nbytes: int) -> None:
+    assert parse_budget(budget, 1000) == nbytes
+
+
+@pytest.mark.parametrize("budget", [0.0, 1.5, "120%", "much", "10", -5, True])
+def test_no_memory_budgets(budget: Any) -> None:
+    with pytest.raises(UsageError, match="memory_budget is"):
+        parse_budget(budget, 1000)
