@@ -36,7 +36,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
         raise UsageError(
             f"chiplet is {args.chiplet}; {program.name} has chiplets 0 to {program.chiplets - 1}"
         )
-    console.detail(f"programs: {', '.join(p.name for p in manifest.programs)}")
+    console.note(f"programs: {', '.join(p.name for p in manifest.programs)}")
     if console.as_json:
         console.result(program_object(program, args.chiplet))
         return

@@ -55,6 +55,7 @@ def compiled(source: str | Path, options: CompileOptions, out: str | Path | None
     directory = Path(out) if out is not None else cached_directory(checkpoint, options)
     if out is None and is_model_directory(directory):
         return directory
+    say_once(f"compiling {checkpoint.source} into {directory}")
     compile_usable(checkpoint, directory, options)
     _copy_extras(Path(os.path.expanduser(source)), directory)
     return directory

@@ -14,8 +14,9 @@ from dielet.checkpoint.open import open_config
 from dielet.compat import directories, rbln_artefact, rbln_memory, rbln_tracing
 from dielet.compat.rbln_errors import NoBlock, NoRuntime, NotPossible
 from dielet.compat.rbln_options import PREFIX, RBLNDecoderOnlyModelForCausalLMConfig
+from dielet.compat.rows import Rows
 from dielet.compat.said import say_once
-from dielet.compat.transformers import IDLE, DieletForCausalLM, Output
+from dielet.compat.transformers import IDLE, DieletForCausalLM
 from dielet.errors import MissingFile, Unsupported, UsageError
 from dielet.generate.text import GENERATION_CONFIG
 from dielet.host import load_runtime
@@ -161,39 +162,27 @@ class RBLNDecoderOnlyModelForCausalLM(DieletForCausalLM):
             )
         return self._runtime
 
-    def forward(self, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> Output:
-        """As `DieletForCausalLM.forward`, within what was compiled."""
-        self._check_batch(len(input_ids))
-        mask = kwargs.get("attention_mask")
-        if mask is not None:
-            _check_mask(mask)
-        self._check_blocks(input_ids, kwargs)
-        return super().forward(input_ids, *args, **kwargs)
-
-    __call__ = forward
-
-    def _check_batch(self, rows: int) -> None:
+    def _check_compiled_for(self, real: np.ndarray, rows: Rows) -> None:
         config = self.rbln_config
-        if rows > config.batch_size:
+        if len(rows) > config.batch_size:
             raise UsageError(
-                f"the input has {rows} rows, and the model was compiled for a batch_size of "
+                f"the input has {len(rows)} rows, and the model was compiled for a batch_size of "
                 f"{config.batch_size}; compile with a larger rbln_batch_size"
             )
-        if rows not in config.decoder_batch_sizes:
+        if len(rows) not in config.decoder_batch_sizes:
             sizes = ", ".join(map(str, config.decoder_batch_sizes))
             raise UsageError(
-                f"there is no decoder for a batch of {rows}; there are those of {sizes}: compile "
-                "with rbln_decoder_batch_sizes"
+                f"there is no decoder for a batch of {len(rows)}; there are those of {sizes}: "
+                "compile with rbln_decoder_batch_sizes"
             )
-
-    def _check_blocks(self, input_ids: torch.Tensor, kwargs: Mapping[str, Any]) -> None:
-        """Raise NoBlock when the rows together need more KV blocks than there are."""
-        config = self.rbln_config
-        rows = kwargs.get("cache", kwargs.get("past_key_values"))
-        pasts = [0] * len(input_ids) if rows is None else [s.past for s in rows.states]
-        new = input_ids.shape[1]
-        needed = sum(-(-(past + new) // config.kvcache_block_size) for past in pasts)
-        if needed > config.kvcache_num_blocks and max(pasts) + new <= config.max_seq_len:
+        if (np.diff(real.astype(np.int8), axis=1) < 0).any():
+            raise UsageError(
+                "attention_mask: the ones of a row must be contiguous and at its end, padding on "
+                "the left only; make the tokenizer with padding_side='left'"
+            )
+        lengths = [s.past + int(n) for s, n in zip(rows.states, real.sum(1), strict=True)]
+        needed = sum(-(-length // config.kvcache_block_size) for length in lengths)
+        if needed > config.kvcache_num_blocks and max(lengths) <= config.max_seq_len:
             raise NoBlock(
                 f"no free KV block: {needed} are needed and {config.kvcache_num_blocks} were "
                 "asked for; use a larger rbln_kvcache_num_blocks or memory_budget"
@@ -207,15 +196,6 @@ class RBLNDecoderOnlyModelForCausalLM(DieletForCausalLM):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.directory)!r}, {self.rbln_config.npu})"
-
-
-def _check_mask(mask: torch.Tensor) -> None:
-    steps = np.diff(mask.detach().cpu().numpy().astype(np.int8), axis=1)
-    if (steps < 0).any():
-        raise UsageError(
-            "attention_mask: the ones of a row must be contiguous and at its end, padding on the "
-            "left only; make the tokenizer with padding_side='left'"
-        )
 
 
 def _idle(given: dict[str, Any]) -> None:

@@ -185,6 +185,7 @@ class DieletForCausalLM(GenerationMixin):
             )
         elif len(rows) != len(ids):
             raise UsageError(f"the cache is of {len(rows)} rows and the input has {len(ids)}")
+        self._check_compiled_for(real, rows)
         found = rows.feed([row[here] for row, here in zip(ids, real, strict=True)], keep)
         rows.columns += ids.shape[1]
         logits = torch.from_numpy(_placed(found, real[:, -keep:]))
@@ -264,6 +265,9 @@ class DieletForCausalLM(GenerationMixin):
                 f"of {vocab}; were they made with another tokenizer?"
             )
         return ids.astype(np.int32), real
+
+    def _check_compiled_for(self, real: np.ndarray, rows: Rows) -> None:
+        """Refuse what was not compiled; real: bool [rows, new columns], where there are tokens."""
 
     # What GenerationMixin asks of a model beside its scores.
 

@@ -298,6 +298,16 @@ def test_every_decoder_batch_size_has_programs(model) -> None:
     assert alone.tolist() == both[:1].tolist()
 
 
+def test_a_prompt_goes_in_by_whole_chunks(model, monkeypatch) -> None:
+    steps: list[int] = []
+    forward = model.runtime.forward
+    monkeypatch.setattr(
+        model.runtime, "forward", lambda s, t, **k: steps.append(len(t)) or forward(s, t, **k)
+    )
+    model.generate(torch.full((1, 150), 5), max_new_tokens=2, **GREEDY)
+    assert steps == [64, 64, 22]
+
+
 def test_beam_search_is_not_implemented(model) -> None:
     with pytest.raises(NotImplementedError, match=r"beam search"):
         model.generate(**prompts(1, 10), num_beams=2, max_new_tokens=3)
@@ -393,8 +403,10 @@ def test_lengths_beyond_max_seq_len(model) -> None:
 def test_padding_on_the_left_only(model) -> None:
     inputs = prompts(2, 10)
     right = {name: value.flip(1) for name, value in inputs.items()}
-    with pytest.raises(ValueError, match=r"padding on the left only"):
+    with pytest.raises(ValueError, match=r"padding_side='left'"):
         model.generate(**right, max_new_tokens=2, **GREEDY)
+    with pytest.raises(ValueError, match=r"padding on the left only"):
+        model(**right)
     inputs["attention_mask"][1] = torch.tensor([1, 1, 0, 0, 1, 1, 1, 1, 1, 1])
     with pytest.raises(ValueError, match=r"contiguous"):
         model.generate(**inputs, max_new_tokens=2, **GREEDY)
