@@ -13,6 +13,15 @@ def rope(kind: str, **entries: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **entries}}
 
 
+PADS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+PHI = {"head_dim": 32, "hidden_size": 128, **PADS}
+LONGROPE = rope(
+    "longrope",
+    partial_rotary_factor=0.5,
+    short_factor=[1.0 + 0.1 * i for i in range(8)],
+    long_factor=[1.0 + 0.9 * i for i in range(8)],
+)
+
 # By name: `model_type`, and what differs from tests/tiny.py.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("qwen2", {"head_dim": 16}),
@@ -36,6 +45,24 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         ),
     ),
     "qwen3-yarn": ("qwen3", rope("yarn", factor=4.0, original_max_position_embeddings=64)),
+    "phi3": ("phi3", {**PHI, "sliding_window": 60}),
+    "phi3-partial": (
+        "phi3",
+        {**PHI, **rope("default", partial_rotary_factor=0.75)},
+    ),
+    "phi3-longrope-short": ("phi3", {**PHI, **LONGROPE, "original_max_position_embeddings": 384}),
+    "phi3-longrope-long": ("phi3", {**PHI, **LONGROPE, "original_max_position_embeddings": 64}),
+    "smollm3": ("smollm3", {"num_hidden_layers": 5, **PADS}),
+    "smollm3-windows": (
+        "smollm3",
+        {
+            **PADS,
+            "no_rope_layers": [0, 1],
+            "use_sliding_window": True,
+            "sliding_window": 40,
+        },
+    ),
+    "olmo2": ("olmo2", {"head_dim": 16, **PADS}),
     "llama-biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "qwen3-biases": ("qwen3", {"attention_bias": True}),
 }

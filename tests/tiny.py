@@ -8,7 +8,15 @@ from typing import Any
 import torch
 import transformers
 
-STEMS = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+STEMS = {
+    "llama": "Llama",
+    "mistral": "Mistral",
+    "olmo2": "Olmo2",
+    "phi3": "Phi3",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+    "smollm3": "SmolLM3",
+}
 CLASSES = {
     model_type: (
         getattr(transformers, f"{stem}Config"),

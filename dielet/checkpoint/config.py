@@ -127,7 +127,7 @@ def config_json(spec: ModelSpec) -> bytes:
         "max_position_embeddings": spec.max_position,
         "tie_word_embeddings": spec.tied,
         "hidden_act": spec.activation,
-        **config_entries(spec.model_type, spec.layers, spec.biases, spec.window, spec.windowed),
+        **config_entries(spec),
         "bos_token_id": spec.bos_id,
         "eos_token_id": list(spec.eos_ids),
     }

@@ -13,14 +13,21 @@ from dielet.errors import DamagedFile, Unsupported
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "phi3": "Phi3ForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
 }
 SUPPORTED_MODEL_TYPES = tuple(ARCHITECTURES)
 
 SLIDING, FULL = "sliding_attention", "full_attention"
-_ASKED = ("qwen2", "qwen3")  # whose windows are off unless `use_sliding_window` says otherwise
-_LISTED = ("qwen2", "qwen3")  # in which `layer_types` decides
+_ASKED = (
+    "qwen2",
+    "qwen3",
+    "smollm3",
+)  # whose windows are off unless `use_sliding_window` says otherwise
+_LISTED = ("qwen2", "qwen3", "smollm3")  # in which `layer_types` decides
 
 _QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 _ATTENTION = (*_QKV, "self_attn.o_proj")
@@ -29,8 +36,11 @@ _MLP = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
 # What a key that is absent means, where families differ from Llama.
 _USUAL: dict[str, dict[str, Any]] = {
     "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
+    "olmo2": {"rms_norm_eps": 1e-5},
+    "phi3": {"rms_norm_eps": 1e-5},
     "qwen2": {"num_key_value_heads": 32, "sliding_window": 4096},
     "qwen3": {"num_key_value_heads": 32, "head_dim": 128, "sliding_window": 4096},
+    "smollm3": {"num_key_value_heads": 4, "rope_theta": 2e6, "tie_word_embeddings": True},
 }
 
 
@@ -53,7 +63,8 @@ def usual(model_type: str) -> dict[str, Any]:
 def family_fields(model_type: str, config: Config) -> dict[str, Any]:
     """The fields of ModelSpec that only some families have."""
     return {
-        "qk_norm": model_type == "qwen3",
+        "qk_norm": model_type in ("qwen3", "olmo2"),
+        "no_rope": _no_rope(config) if model_type == "smollm3" else (),
         "biases": _biases(model_type, config),
         **_window(model_type, config),
     }
@@ -66,6 +77,18 @@ def _biases(model_type: str, config: Config) -> tuple[str, ...]:
     elif config.get("attention_bias", bool, False):
         attention = _ATTENTION
     return attention + (_MLP if config.get("mlp_bias", bool, False) else ())
+
+
+def _no_rope(config: Config) -> tuple[int, ...]:
+    """The layers that do not turn: as listed, 0 for each of them, or every so many."""
+    layers = config.get("num_hidden_layers", int)
+    listed = config.get("no_rope_layers", list, [])
+    if listed:
+        if len(listed) < layers or any(turns not in (0, 1) for turns in listed):
+            raise DamagedFile(f"{config.where}: no_rope_layers is not 0 or 1 for {layers} layers")
+        return tuple(i for i in range(layers) if not listed[i])
+    interval = max(1, config.get("no_rope_layer_interval", int, 4))
+    return tuple(range(interval - 1, layers, interval))
 
 
 def _window(model_type: str, config: Config) -> dict[str, Any]:
@@ -97,7 +120,9 @@ def _slides(model_type: str, config: Config, layer: int) -> bool:
     if model_type in ("qwen2", "qwen3"):
         first: int = config.get("max_window_layers", int, 28)
         return layer >= first
-    return model_type == "mistral"
+    if model_type == "smollm3":
+        return layer in _no_rope(config)
+    return model_type in ("mistral", "phi3")
 
 
 def _listed(config: Config, kinds: list[Any], layers: int) -> tuple[int, ...]:
@@ -110,17 +135,18 @@ def _listed(config: Config, kinds: list[Any], layers: int) -> tuple[int, ...]:
     return tuple(i for i in range(layers) if kinds[i] == SLIDING)
 
 
-def config_entries(
-    model_type: str, layers: int, biases: tuple[str, ...], window: int, windowed: tuple[int, ...]
-) -> dict[str, Any]:
-    """Entries of a config.json that `family_fields` reads back as they were."""
+def config_entries(spec: Any) -> dict[str, Any]:
+    """Entries of a config.json that `family_fields` reads back as they are in a ModelSpec."""
+    layers = range(spec.layers)
     entries: dict[str, Any] = {
-        "attention_bias": set(_ATTENTION) <= set(biases),
-        "mlp_bias": set(_MLP) <= set(biases),
-        "sliding_window": window or None,
+        "attention_bias": set(_ATTENTION) <= set(spec.biases),
+        "mlp_bias": set(_MLP) <= set(spec.biases),
+        "sliding_window": spec.window or None,
     }
-    if model_type in _ASKED:
-        entries["use_sliding_window"] = bool(windowed)
-    if model_type in _LISTED:
-        entries["layer_types"] = [SLIDING if i in windowed else FULL for i in range(layers)]
+    if spec.model_type in _ASKED:
+        entries["use_sliding_window"] = bool(spec.windowed)
+    if spec.model_type in _LISTED:
+        entries["layer_types"] = [SLIDING if i in spec.windowed else FULL for i in layers]
+    if spec.model_type == "smollm3":
+        entries["no_rope_layers"] = [int(i not in spec.no_rope) for i in layers]
     return entries

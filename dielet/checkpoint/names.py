@@ -35,18 +35,18 @@ def tensor_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     """Canonical name -> shape, (outputs, inputs) or (size,), of every tensor, in model order."""
     hidden, inner = spec.hidden, spec.intermediate
     layer: dict[str, tuple[int, ...]] = {
-        "pre_attention_layernorm": (hidden,),
         "self_attn.q_proj": (spec.q_size, hidden),
         "self_attn.k_proj": (spec.kv_size, hidden),
         "self_attn.v_proj": (spec.kv_size, hidden),
         "self_attn.o_proj": (hidden, spec.q_size),
-        "post_attention_layernorm": (hidden,),
         "mlp.gate_proj": (inner, hidden),
         "mlp.up_proj": (inner, hidden),
         "mlp.down_proj": (hidden, inner),
     }
+    layer = dict.fromkeys(layer_norms(spec), (hidden,)) | layer
     if spec.qk_norm:
-        layer |= {"self_attn.q_norm": (spec.head_dim,), "self_attn.k_norm": (spec.head_dim,)}
+        q_norm, k_norm = spec.qk_norm_sizes
+        layer |= {"self_attn.q_norm": (q_norm,), "self_attn.k_norm": (k_norm,)}
     parts = {f"{part}.weight": shape for part, shape in layer.items()}
     parts |= {f"{part}.bias": layer[part][:1] for part in spec.biases}
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (spec.vocab, hidden)}
@@ -56,6 +56,14 @@ def tensor_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     if not spec.tied:
         shapes[HEAD] = (spec.vocab, hidden)
     return shapes
+
+
+def layer_norms(spec: ModelSpec) -> tuple[str, ...]:
+    """The norms of a layer's residual: before its blocks, after them, or both."""
+    if not spec.post_norms:
+        return ("pre_attention_layernorm", "post_attention_layernorm")
+    before = ("pre_attention_layernorm", "pre_feedforward_layernorm") * spec.pre_norms
+    return (*before, "post_attention_layernorm", "post_feedforward_layernorm")
 
 
 def hugging_face_name(canonical: str) -> str:

@@ -112,6 +112,23 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return self.kv_heads * self.head_dim
 
     @property
+    def post_norms(self) -> bool:
+        """Whether a block's result is normed before it is added."""
+        return self.model_type in ("olmo2", "gemma3_text")
+
+    @property
+    def pre_norms(self) -> bool:
+        """Whether what a block reads is normed."""
+        return self.model_type != "olmo2"
+
+    @property
+    def qk_norm_sizes(self) -> tuple[int, int]:
+        """Elements that are normed together of q and of k: a head, or all that there are."""
+        if self.model_type == "olmo2":
+            return self.q_size, self.kv_size
+        return self.head_dim, self.head_dim
+
+    @property
     def turned(self) -> int:
         """Elements of a head that the rotary embedding turns."""
         return self.rotary_dim or self.head_dim

@@ -17,7 +17,7 @@ def fused_path(*paths: str) -> str:
 
 
 def fuse(graph: Graph) -> Graph:
-    """Join add(h, linear), rotary(rmsnorm) and attention(rotary k), each where it is read once."""
+    """Join add(h, linear or rmsnorm), rotary(rmsnorm), attention(rotary k): each read once."""
     nodes = list(graph.nodes)
     users = graph.users()
     gone: set[int] = set()
@@ -30,11 +30,12 @@ def fuse(graph: Graph) -> Graph:
 
 def _residual(nodes: list[Node], users: list[list[int]], gone: set[int], add: Node) -> Node:
     for h, y in (add.inputs, add.inputs[::-1]):
-        linear = nodes[y]
-        if linear.op == "linear" and len(linear.inputs) == 1 and len(users[y]) == 1:
+        last = nodes[y]
+        able = last.op == "linear" or (last.op == "rmsnorm" and last.attrs["heads"] == 1)
+        if able and len(last.inputs) == 1 and len(users[y]) == 1:
             gone.add(y)
-            path = fused_path(linear.path, add.path)
-            return replace(linear, path=path, inputs=(linear.inputs[0], h))
+            path = fused_path(last.path, add.path)
+            return replace(last, path=path, inputs=(last.inputs[0], h))
     return add
 
 

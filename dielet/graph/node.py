@@ -38,7 +38,12 @@ class Op:
 
 OPS: dict[str, Op] = {
     "input": Op((0,), (0,), (), "the hidden state of the chunk, as the embedding gives it"),
-    "rmsnorm": Op((1,), (1,), ("eps", "heads"), "x / sqrt(mean(x^2) + eps) * weight, per head"),
+    "rmsnorm": Op(
+        (1, 2),
+        (1,),
+        ("eps", "heads"),
+        "x / sqrt(mean(x^2) + eps) * weight, per head; a second input (a residual) is added",
+    ),
     "linear": Op(
         (1, 2),
         (1, 2),

@@ -8,14 +8,17 @@ from dielet.checkpoint.spec import ModelSpec
 from dielet.errors import Unsupported
 from dielet.formats.packed import PANEL
 from dielet.graph import Graph, GraphBuilder
-from dielet.models import llama, mistral, qwen2, qwen3
+from dielet.models import llama, mistral, olmo2, phi3, qwen2, qwen3, smollm3
 
 HEAD_UNIT = 16
 FAMILIES: dict[str, Callable[[ModelSpec, GraphBuilder], None]] = {
     "llama": llama.decoder,
     "mistral": mistral.decoder,
+    "olmo2": olmo2.decoder,
+    "phi3": phi3.decoder,
     "qwen2": qwen2.decoder,
     "qwen3": qwen3.decoder,
+    "smollm3": smollm3.decoder,
 }
 
 

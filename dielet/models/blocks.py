@@ -24,8 +24,9 @@ def attention(
         k = _linear(spec, g, x, "self_attn.k_proj", kv_heads * width)
         v = _linear(spec, g, x, "self_attn.v_proj", kv_heads * width)
         if spec.qk_norm:
-            q = g.rmsnorm(q, "q_norm", spec.norm_eps, heads)
-            k = g.rmsnorm(k, "k_norm", spec.norm_eps, kv_heads)
+            q_norm, k_norm = spec.qk_norm_sizes
+            q = g.rmsnorm(q, "q_norm", spec.norm_eps, heads * width // q_norm)
+            k = g.rmsnorm(k, "k_norm", spec.norm_eps, kv_heads * width // k_norm)
         table = spec.rotations.index(spec.rotation(layer))
         q = g.rotary(q, "q_rotary", heads, scale, table)
         k = g.rotary(k, "k_rotary", kv_heads, table=table)

@@ -178,6 +178,9 @@ class Lowering:
             Operand("weight", self._vector(node.params[0]), "f32"),
             *self._rows(number, "y", lo, hi),
         ]
+        if len(node.inputs) == 2:
+            attrs["residual"] = True
+            operands += self._rows(node.inputs[1], "residual", lo, hi)
         return attrs, operands
 
     def _quantize(

@@ -117,12 +117,12 @@ class SendingLowering(Lowering):
         return value.local[chiplet]
 
     def _hull(self, number: int, chiplet: int) -> Range:
-        """The columns of a value that a chiplet makes or reads, from the first to the last."""
+        """The columns of a value that a chiplet makes or reads, in whole panels."""
         spans = [self._made(number, chiplet)]
         spans += [self._read(user, number, chiplet) for user in self.users[number]]
         spans = [span for span in spans if span[0] < span[1]]
         lo, hi = min(lo for lo, _ in spans), max(hi for _, hi in spans)
-        return lo, aligned(hi, PANEL)
+        return lo // PANEL * PANEL, aligned(hi, PANEL)
 
     def _made(self, number: int, chiplet: int) -> Range:
         node, cut = self.graph.nodes[number], self.division.cuts[number]

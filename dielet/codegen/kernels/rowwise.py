@@ -13,18 +13,21 @@ from dielet.codegen.values import F32
 
 @dataclass(frozen=True)
 class RmsNorm:
-    """y = x / sqrt(mean(x^2) + eps) * weight over rows of K."""
+    """y = (residual) + x / sqrt(mean(x^2) + eps) * weight over rows of K."""
 
     K: int
     eps: float
     out: str
     group: int = 0
+    residual: bool = False
 
 
 def rmsnorm(k: Kernel, t: Target, s: RmsNorm) -> None:
     x, weight = k.operand(F32), k.operand(F32)
+    residual = k.operand(F32) if s.residual else None
     sink = Sink.open(k, t, s.out, s.group)
     x_stride, y_stride = k.param(), k.param()
+    r_stride = k.param() if s.residual else None
     first, last = k.share(k.own_rows())
     vectors = 32 // t.lanes
     with k.loop(first, last) as row:
@@ -44,7 +47,10 @@ def rmsnorm(k: Kernel, t: Target, s: RmsNorm) -> None:
             run = []
             for i in range(0, sink.width, t.lanes):
                 column = g * sink.width + i
-                run.append(base.load(column, t.lanes) * factor * weight.load(column, t.lanes))
+                y = base.load(column, t.lanes) * factor * weight.load(column, t.lanes)
+                if residual is not None and r_stride is not None:
+                    y = residual.load(row * r_stride + column, t.lanes) + y
+                run.append(y)
             sink.put(row * y_stride + g * sink.width, row * (s.K // sink.width) + g, run)
 
 

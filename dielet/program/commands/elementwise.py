@@ -23,26 +23,31 @@ OUT = "y y_scale? y_sum?"
 
 @command
 class RmsNorm(Entry):
-    """y = x / sqrt(mean(x^2) + eps) * weight, rows row0 ... of the chunk."""
+    """y = x / sqrt(mean(x^2) + eps) * weight, plus a residual if there is one, rows row0 ... of
+    the chunk."""
 
     kind = "rmsnorm"
     engine = "general"
-    reads = "x weight"
+    reads = "x weight residual?"
     writes = OUT
     static = ("K", "eps", "out", "group")
+    options = ("residual",)
 
     def meaning(self, c: Command, v: Values, run: Run) -> None:
         rows = rows_of(c, run)
         y = rms_normed(v["x"][:rows], v["weight"][0], float(c.attrs["eps"]))
+        if c.has("residual"):
+            y += v["residual"][:rows]
         store(v, rows, y, str(c.attrs["out"]), int(c.attrs["group"]))
 
     def widths(self, c: Command) -> dict[str, int]:
         K = int(c.attrs["K"])
         y = value_widths("y", K, str(c.attrs["out"]), int(c.attrs["group"]))
-        return {"x": K * 4, "weight": K * 4, **y}
+        return {"x": K * 4, "weight": K * 4, "residual": K * 4, **y}
 
     def params(self, c: Command) -> tuple[int, ...]:
-        return stride(c, "x"), stride(c, "y"), *_rows(c)
+        residual = (stride(c, "residual"),) if c.has("residual") else ()
+        return stride(c, "x"), stride(c, "y"), *residual, *_rows(c)
 
     def variant(self, c: Command) -> str:
         return _out(c)
