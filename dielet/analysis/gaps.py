@@ -196,10 +196,11 @@ def command_name(table: Table, kind: Kind, piece: int) -> str:
 def _after(table: Table, kind: Kind, queue: Queues, found: Gaps) -> None:
     """What is left of the runs after each executor's last command, and of those without any."""
     executors = queue.executor[queue.first].tolist()
-    names = [table.executors[n].engine for n in executors]
+    families = [table.executors[n].family for n in executors]
     last = queue.last_end
-    for place, name in enumerate(names):
-        peers = [n for n, other in enumerate(names) if other == name]
+    for place, number in enumerate(executors):
+        name = table.executors[number].engine
+        peers = [n for n, other in enumerate(families) if other == families[place]]
         slowest = np.minimum(last[:, peers].max(axis=1), queue.run_end)
         late = np.maximum(slowest - last[:, place], 0)
         rest = np.maximum(queue.run_end - np.maximum(slowest, last[:, place]), 0)

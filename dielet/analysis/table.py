@@ -18,6 +18,7 @@ F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
 COMPUTE, DMA, SYNC, HOST = "compute", "dma", "sync", "host"
+WORKER = "worker"
 CLASSES = (COMPUTE, DMA, SYNC, HOST)
 
 CounterKey = tuple[str, int | None, str, str]
@@ -43,6 +44,11 @@ class Executor:
     chiplet: int | None
     engine: str
     kind: str
+
+    @property
+    def family(self) -> str:
+        """What all that do the same work have in common: the engine's name, or `worker`."""
+        return WORKER if self.engine.startswith(f"{WORKER} ") else self.engine
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from itertools import combinations
 
 import numpy as np
 
-from dielet.analysis.table import COMPUTE, I64, Executor, Kind, Lane
+from dielet.analysis.table import COMPUTE, I64, WORKER, Executor, Kind, Lane
 
 SAMPLE = 64  # runs of a kind that are looked at
 _WORKER = re.compile(r"worker (\d+)")
@@ -64,7 +64,7 @@ def _workers(kind: Kind, lanes: Sequence[Lane]) -> dict[int, Executor]:
         taken = {n: {worker[r] for r in rivals[n] if r in worker} for n in free}
         n = max(free, key=lambda n: (len(taken[n]), len(rivals[n])))
         worker[n] = next(w for w in range(len(used) + 1) if w not in taken[n])
-    return {n: Executor(lanes[n].device, None, f"worker {worker[n]}", COMPUTE) for n in used}
+    return {n: Executor(lanes[n].device, None, f"{WORKER} {worker[n]}", COMPUTE) for n in used}
 
 
 def _same_engine(a: Lane, b: Lane) -> bool:

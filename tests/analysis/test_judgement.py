@@ -1,0 +1,139 @@
+"""Findings, differences and budgets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dielet.analysis import analyze
+from dielet.analysis.budget import KEYS, check_budget
+from dielet.analysis.measures import MEASURES
+from dielet.analysis.rules import read_rules
+from dielet.errors import MissingFile, UsageError
+from tests.analysis.make import NEURAL, Maker, answers, engine, toy
+
+
+def test_every_rule_has_its_measure() -> None:
+    rules = read_rules().rule
+    assert {rule.measure for rule in rules} == set(MEASURES)
+    assert len({rule.name for rule in rules}) == len(rules)
+    assert sum(rule.always for rule in rules) >= 2
+
+
+def test_findings_are_ranked_and_have_all_parts(tmp_path: Path) -> None:
+    found = analyze(toy().write(tmp_path / "toy.pb"))
+    findings = found.findings
+    assert 2 <= len(findings) <= 6
+    assert [f.cost_ns for f in findings] == sorted((f.cost_ns for f in findings), reverse=True)
+    for f in findings:
+        assert f.title and f.cause and f.action and f.evidence
+        assert "{" not in f.title + f.cause + f.action and 0 <= f.gain <= 1
+    by_rule = {(f.rule, f.phase): f for f in findings}
+    memory = by_rule["memory-bound", "decode"]
+    # 260 of 400 ns of the path wait for the DRAM; with weights in half the time 130 ns are gained.
+    assert memory.cost_ns == 260 and memory.gain == pytest.approx(130 / 400)
+    assert by_rule["host-between", "host"].cost_ns == 220
+    assert by_rule["compute-bound", "prefill"].cost_ns == 300
+
+
+def test_there_are_two_findings_even_where_nothing_is_wrong(tmp_path: Path) -> None:
+    t = Maker(device_clock="modelled")
+    arrow = t.flow()
+    t.slice(engine(0, NEURAL), "i0_0_W0_a_0", 0, 1000, (arrow,), kind="linear")
+    t.slice(engine(0, "General Compute Engine"), "i0_0_W0_b_0", 1000, 2000, (arrow,), kind="norm")
+    found = analyze(t.write(tmp_path / "a.pb"))
+    assert [f.rule for f in found.findings] == ["largest-lever", "longest-wait"]
+
+
+def test_slow_runs_are_a_finding(tmp_path: Path) -> None:
+    found = analyze(answers([100] * 8 + [400]).write(tmp_path / "a.pb"))
+    slow = next(f for f in found.findings if f.rule == "outliers")
+    assert slow.cost_ns == 300 and slow.gain == pytest.approx(300 / 1200)
+    assert "1 slow runs of decode" in slow.title and "step 9" in slow.cause
+
+
+def test_padding_is_a_finding_where_it_is_computed(tmp_path: Path) -> None:
+    found = analyze(answers([10]).write(tmp_path / "a.pb"))
+    padding = next(f for f in found.findings if f.rule == "padding")
+    assert padding.gain == pytest.approx(3 / 8) and padding.cost_ns == round(100 * 3 / 8)
+
+
+def test_diff_by_name(tmp_path: Path) -> None:
+    after, before = toy(end_of_1=884), toy()
+    after.slice(engine(1, NEURAL), "i1_0_W0_new_0", 884, 890, kind="norm", bytes=5)
+    before.slice(engine(1, NEURAL), "i1_0_W0_old_0", 880, 890, kind="norm", bytes=7)
+    new, old = after.write(tmp_path / "new.pb"), before.write(tmp_path / "old.pb")
+    diff = analyze(new, diff=old).diff
+    assert diff is not None
+    changes = {c.operation: c for c in diff.changes if c.phase == "decode"}
+    assert changes["new"].change == "added" and changes["new"].after_ns == 6
+    assert changes["old"].change == "removed" and changes["old"].delta_ns == -10
+    up = changes["model.model.layers.0.mlp.up_proj"]
+    # 210 and 214 ns: less than 5 %.
+    assert (up.change, up.before_ns, up.after_ns, up.delta_ns) == ("same", 210, 214, 4)
+    assert diff.counts == {"added": 1, "removed": 1, "same": 7 - 1}
+    decode = next(t for t in diff.totals if t.phase == "decode")
+    assert (decode.before_ns, decode.after_ns, decode.change) == (400, 400, 0)
+    assert (decode.before_commands, decode.after_commands) == (7, 7)
+    assert decode.before_bytes == 7471 and decode.after_bytes == 7469
+
+
+def test_diff_of_slower_and_faster(tmp_path: Path) -> None:
+    slow = answers([200, 300]).write(tmp_path / "slow.pb")
+    fast = answers([100, 100], model="other").write(tmp_path / "fast.pb")
+    diff = analyze(slow, diff=fast).diff
+    assert diff is not None
+    (change,) = [c for c in diff.changes if c.phase == "decode"]
+    assert (change.change, change.before_ns, change.after_ns) == ("slower", 100, 250)
+    assert diff.notes == ("another model: other before, not known now",)
+    back = analyze(fast, diff=slow).diff
+    assert back is not None
+    assert [c.change for c in back.changes if c.phase == "decode"] == ["faster"]
+    total = next(t for t in back.totals if t.phase == "decode")
+    assert total.change == pytest.approx(100 / 250 - 1)
+
+
+def test_budget(tmp_path: Path) -> None:
+    found = analyze(toy().write(tmp_path / "toy.pb"))
+    budget = tmp_path / "budget.toml"
+    budget.write_text(
+        "ttft_ms_max = 0.0004\ntpot_ms_max = 0.0005\ntokens_per_s_min = 1e6\n"
+        "dram_bytes_per_token_max = 4000\nhost_share_max = 0.2\ncomplete = true\n"
+        'forbidden_findings = ["imbalance", "memory-bound"]\n'
+        '[busy_min]\n"Neural DMA" = 0.27\nNothing = 0.1\n[phase_ms_max]\ndecode = 0.0004\n'
+    )
+    checked = check_budget(found, budget)
+    assert not checked.passed
+    lines = {line.key: line for line in checked.lines}
+    assert [key for key, line in lines.items() if not line.passed] == [
+        "tpot_ms_max", "host_share_max", "forbidden_findings.memory-bound", "busy_min.Nothing",
+    ]  # fmt: skip
+    assert lines["busy_min.Neural DMA"].value == pytest.approx((0.28 + 0.26) / 2)
+    assert lines["busy_min.Nothing"].value is None
+    assert "does not tell" in lines["busy_min.Nothing"].text
+    assert lines["tpot_ms_max"].text == "tpot_ms_max: 0.0006, at most 0.0005 is asked"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("bogus = 1", ["unknown key 'bogus'", *KEYS]),
+        ('ttft_ms_max = "1"', ["ttft_ms_max is '1'", "number"]),
+        ("busy_min = 1", ["busy_min is 1", "table"]),
+        ("complete = 1", ["complete is 1", "true or false"]),
+        ('forbidden_findings = ["nonsense"]', ["nonsense", "memory-bound"]),
+        ("ttft_ms_max = =", ["no TOML", "line 1"]),
+    ],
+)
+def test_budgets_that_are_refused(tmp_path: Path, text: str, words: list[str]) -> None:
+    path = tmp_path / "budget.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as raised:
+        analyze(tmp_path / "not looked at.pb", budget=path)
+    assert all(word in str(raised.value) for word in words) and "\n" not in str(raised.value)
+
+
+def test_a_budget_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match=r"no\.toml does not exist"):
+        analyze(toy().write(tmp_path / "a.pb"), budget=tmp_path / "no.toml")

@@ -1,0 +1,193 @@
+"""What traces may look like: names, tracks, workers, losses, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dielet.analysis import analyze
+from dielet.analysis.names import group_of, layer_of
+from dielet.analysis.open import open_table
+from dielet.errors import DamagedFile, MissingFile, UsageError
+from tests.analysis.make import DEVICE, NEURAL, TASK, Maker, answers, engine, toy
+
+
+def notes(path: Path) -> str:
+    return "\n".join(note.text for note in analyze(path).coverage.notes)
+
+
+def test_a_whole_trace_has_nothing_to_say(tmp_path: Path) -> None:
+    coverage = analyze(toy().write(tmp_path / "a.pb")).coverage
+    assert coverage.complete and coverage.commands == 8 and coverage.steps == 2
+    assert coverage.dropped_commands == 0 and coverage.resolved_waits == 1
+    # Two arrows and two causes in words, each seen once.
+    assert coverage.dependencies == 4 and coverage.arguments == 1
+    assert [n.text for n in coverage.notes] == [
+        "no counters: bytes are those of the commands, memory in use is not known"
+    ]
+
+
+def test_layers_and_groups_of_operations() -> None:
+    name = "fused(model.model.layers.12.mlp.down_proj+model.model.layers.12.mlp.add)"
+    assert layer_of(name) == 12 and layer_of("model.lm_head") == -1
+    assert (
+        group_of(name) == "fused(model.model.layers.*.mlp.down_proj+model.model.layers.*.mlp.add)"
+    )
+
+
+def test_old_names_without_arguments(tmp_path: Path) -> None:
+    t = Maker()
+    for chiplet in (0, 1):
+        t.slice(engine(chiplet, NEURAL), "12_linear_196_0", 0, 100 + 20 * chiplet)
+    t.slice(engine(0, TASK), "12_linear_196_1", 130, 150)
+    t.slice(engine(0, TASK), "13_linear_196_0", 200, 210)
+    found = analyze(t.write(tmp_path / "a.pb"))
+    assert [(s.sequence, s.phase, s.duration_ns) for s in found.steps] == [
+        (12, "run", 150), (13, "run", 10),
+    ]  # fmt: skip
+    rows = {(o.operation, o.engine): (o.commands, o.time_ns, o.share) for o in found.operations}
+    assert rows["linear_196", NEURAL] == (2, 220, None)
+    assert found.speed.ttft_ns is None and found.speed.dram_bytes_per_token is None
+    text = "\n".join(note.text for note in found.coverage.notes)
+    assert "do not say the run" in text and "do not say their phase" in text
+    assert "no dependencies" in text and "4 of 4 commands do not say their bytes" in text
+    assert found.coverage.dropped_commands is None
+    # The order of the engines is all that is known: the copy was bound by nothing in the trace.
+    parts = {p.name: p.total_ns for p in found.path_parts if p.by == "engine"}
+    assert parts == {TASK: 30, "(waiting)": 130}
+
+
+def test_one_die_and_no_category(tmp_path: Path) -> None:
+    t = Maker()
+    t.slice((DEVICE, TASK), "i3_0_W0_a_0", 0, 10)
+    t.slice((DEVICE, "Some Engine"), "i3_0_W0_b_0", 10, 30)
+    found = analyze(t.write(tmp_path / "a.pb"))
+    assert {(e.chiplet, e.engine, e.kind) for e in found.engines} == {
+        (None, TASK, "dma"), (None, "Some Engine", "compute"),
+    }  # fmt: skip
+    assert found.steps[0].phase == "instance 3"
+
+
+def test_runs_of_one_kind_are_kept_together(tmp_path: Path) -> None:
+    table = open_table(answers([10, 20, 30]).write(tmp_path / "a.pb"))
+    shapes = {kind.phase: kind.start.shape for kind in table.kinds}
+    assert shapes == {"prefill": (1, 1), "decode": (3, 1)}
+    assert [kind.duration.ravel().tolist() for kind in table.kinds] == [[100], [10, 20, 30]]
+
+
+def test_a_run_that_repeats_a_name(tmp_path: Path) -> None:
+    t = Maker()
+    for n in range(3):
+        t.slice(engine(0, NEURAL), "i0_0_W0_a_0", 10 * n, 10 * n + 5)
+    t.slice(engine(0, NEURAL), "i0_1_W0_a_0", 100, 105)
+    found = analyze(t.write(tmp_path / "a.pb"))
+    assert found.operations[0].commands == 4
+    assert [s.duration_ns for s in found.steps] == [25, 5]
+
+
+def test_workers_are_found_where_tracks_are_chiplets(tmp_path: Path) -> None:
+    t = Maker(device_clock="measured", dielet_version="0")
+    cores = {n: (DEVICE, f"Chiplet {n}", "Cores") for n in range(3)}
+    for step in range(2):
+        at = 100 * step
+        name = f"i1_{step}_W0_"
+        t.slice(cores[0], f"{name}a_0", at, at + 20)
+        t.slice((*cores[0], "worker 1"), f"{name}a_0", at, at + 25)
+        t.slice(cores[1], f"{name}b_0", at + 20, at + 40)  # beside chiplet 2's: another worker
+        t.slice(cores[2], f"{name}b_0", at + 25, at + 45)
+    found = analyze(t.write(tmp_path / "a.pb"))
+    run = {e.engine: (e.chiplet, e.busy_ns) for e in found.engines if e.scope == "run"}
+    # worker 1 did a's second part and, as it did not overlap, one of the b's.
+    assert sum(busy for _, busy in run.values()) == 2 * (20 + 25 + 20 + 20)
+    assert {name: chiplet for name, (chiplet, _) in run.items()} == {
+        "worker 0": None, "worker 1": None,
+    }  # fmt: skip
+    assert sorted(busy for _, busy in run.values()) == [80, 90]
+
+
+def test_parts_of_a_command_depend_on_all_parts_of_another(tmp_path: Path) -> None:
+    t = Maker(device_clock="measured", dielet_version="0")
+    core = (DEVICE, "Chiplet 0", "Cores")
+    other = (*core, "worker 1")
+    arrow = t.flow()
+    t.slice(core, "i0_0_W0_a_0", 0, 10)
+    t.slice(other, "i0_0_W0_a_0", 0, 30, (arrow,))
+    t.slice(core, "i0_0_W0_b_0", 31, 40, (arrow,))
+    t.slice(other, "i0_0_W0_b_0", 31, 50)
+    found = analyze(t.write(tmp_path / "a.pb"))
+    assert found.coverage.dependencies == 4
+    lost = {(c.cause, c.engine): c.lost_ns for c in found.gap_causes}
+    assert lost == {
+        ("dependency", "worker 0"): 20, ("imbalance", "worker 0"): 10,
+        ("delay", "worker 0"): 1, ("delay", "worker 1"): 1,
+    }  # fmt: skip
+
+
+def test_losses_are_warnings(tmp_path: Path) -> None:
+    t = toy()
+    t._attributes["dropped_command_count"] = 7
+    t.slice(engine(0, NEURAL), "i1_0_W1_late_0", 1000, None)
+    path = t.write(tmp_path / "a.pb")
+    coverage = analyze(path).coverage
+    assert not coverage.complete
+    assert coverage.dropped_commands == 7 and coverage.open_slices == 1
+    assert [n.severity for n in coverage.notes] == ["warning", "warning", "note"]
+    assert "7 commands were dropped" in coverage.notes[0].text
+
+
+def test_a_cut_off_end_is_said(tmp_path: Path) -> None:
+    path = toy().write(tmp_path / "a.pb")
+    path.write_bytes(path.read_bytes()[:-150])
+    coverage = analyze(path).coverage
+    assert coverage.truncated and not coverage.complete
+    assert "cut off" in coverage.notes[0].text
+
+
+def test_missing_chiplets_are_said(tmp_path: Path) -> None:
+    t = Maker(peaks_of_each="chiplet", peaks_count=4)
+    for chiplet in (0, 2):
+        t.slice(engine(chiplet, NEURAL), "i0_0_W0_a_0", 0, 10)
+    assert "no commands on chiplets 1, 3" in notes(t.write(tmp_path / "a.pb"))
+
+
+def test_peaks_that_are_exceeded_are_said(tmp_path: Path) -> None:
+    t = Maker()
+    t.slice(engine(0, NEURAL), "i0_0_W0_a_0", 0, 10, percent=120, bytes=1)
+    assert "exceed the peaks in 100%" in notes(t.write(tmp_path / "a.pb"))
+
+
+def test_foreign_slices_are_counted(tmp_path: Path) -> None:
+    t = toy()
+    t.slice(engine(0, NEURAL), "something else", 2000, 2010)
+    found = analyze(t.write(tmp_path / "a.pb"))
+    assert found.coverage.unnamed_slices == 1 and found.coverage.commands == 8
+
+
+def test_a_window(tmp_path: Path) -> None:
+    path = answers([100] * 5).write(tmp_path / "a.pb")
+    found = analyze(path, window_ms=(100e-6, 300e-6))
+    assert [step.start_ns for step in found.steps] == [120, 230]
+    assert found.coverage.window_ns == (110, 330)
+    with pytest.raises(UsageError, match=r"no run begins between 5 and 6 ms; the trace has 0.001"):
+        analyze(path, window_ms=(5, 6))
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.pb"
+    with pytest.raises(MissingFile, match="does not exist"):
+        analyze(path)
+    path.write_bytes(b"")
+    with pytest.raises(DamagedFile, match="is empty"):
+        analyze(path)
+    path.write_text("[1, 2, 3]")
+    with pytest.raises(DamagedFile, match="not a Perfetto trace"):
+        analyze(path)
+    Maker(a=1).write(path)
+    with pytest.raises(DamagedFile, match="without a single slice"):
+        analyze(path)
+    t = Maker()
+    t.slice(("Process", "thread"), "malloc", 0, 10)
+    t.write(path)
+    with pytest.raises(DamagedFile, match=r"none of its 1 slices .* is called like .*'malloc'"):
+        analyze(path)

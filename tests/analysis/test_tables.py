@@ -1,0 +1,133 @@
+"""The command line, and tables in other forms."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import dielet
+from dielet.analysis import Analysis
+from dielet.analysis.frames import COMMANDS, RESULTS
+from dielet.cli import main as cli
+from tests.analysis.make import answers, toy
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return toy().write(tmp_path / "toy.pb")
+
+
+def call(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
+    code = cli.main(["analyze", *map(str, argv)])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_json_is_the_analysis(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(capsys, path, "--json")
+    assert code == 0 and not err and out.count("\n") == 1
+    assert msgspec.json.decode(out, type=Analysis) == dielet.analyze(path)
+    assert json.loads(out)["schema"] == 1
+
+
+def test_the_page_says_what_is_missing_first(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = call(capsys, path)
+    assert code == 0
+    order = [out.index(title) for title in (
+        "toy on toy", "Coverage", "no counters", "Phases", "Findings", "Engines", "Gaps",
+        "Critical path", "Operations",
+    )]  # fmt: skip
+    assert order == sorted(order)
+    assert "first token after 400 ns" in out and "\x1b" not in out
+    assert all(len(line) <= 110 and line == line.rstrip() for line in out.splitlines())
+
+
+def test_budgets_decide_the_exit_code(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    budget = path.with_name("budget.toml")
+    budget.write_text("ttft_ms_max = 1\n")
+    code, out, err = call(capsys, path, "--budget", budget)
+    assert code == 0 and "Budget kept" in out and not err
+    budget.write_text("ttft_ms_max = 0.0001\ntokens_per_s_min = 1\n")
+    code, out, err = call(capsys, path, "--budget", budget)
+    assert code == 1 and "FAILS" in out
+    assert err == (f"dielet analyze: {budget}: ttft_ms_max: 0.0004, at most 0.0001 is asked\n")
+
+
+def test_diff_on_the_page(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = answers([10]).write(path.with_name("other.pb"))
+    code, out, _ = call(capsys, path, "--diff", other)
+    assert code == 0 and f"Since {other}" in out and "added" in out and "removed" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--window", "5"], "two times in ms"),
+        (["--window", "2:1"], "two times in ms"),
+        (["--what-if", "linear"], "KIND=FACTOR"),
+        (["--what-if", "linear=-1"], "KIND=FACTOR"),
+        (["--sql", "select nonsense from commands"], "no such column: nonsense; tables: commands"),
+        (["--sql", "drop table commands"], "readonly"),
+        (["--sql", ""], "one SELECT"),
+    ],
+)
+def test_options_that_are_refused(
+    path: Path, capsys: pytest.CaptureFixture[str], argv: list[str], words: str
+) -> None:
+    code, out, err = call(capsys, path, *argv)
+    assert code in (1, 2) and not out and words in err and "Traceback" not in err
+
+
+def test_directories_need_another_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = call(capsys, tmp_path)
+    assert code != 0 and "with --diff" in err
+
+
+def test_sql(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    question = (
+        "select chiplet, sum(duration_ns) ns, max(bytes) b from commands "
+        "where operation like '%up_proj.weight' group by chiplet order by chiplet"
+    )
+    code, out, _ = call(capsys, path, "--sql", question, "--json")
+    assert code == 0
+    assert json.loads(out) == {"columns": ["chiplet", "ns", "b"],
+                               "rows": [[0, 200, 1600], [1, 260, 1600]]}  # fmt: skip
+    code, out, _ = call(capsys, path, "--sql", "select kind, bound from commands where step = 1 "
+                        "and engine = 'Task DMA'")  # fmt: skip
+    assert out.splitlines() == ["kind  bound", "copy  setup"]
+    code, out, _ = call(capsys, path, "--sql", "select name, median_ns from phases limit 1")
+    assert out.splitlines()[1].split() == ["prefill", "300"]
+
+
+def test_csv(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = call(capsys, path, "--csv", tmp_path / "out")
+    assert code == 0 and "commands.csv" in err
+    with (tmp_path / "out" / "commands.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 8
+    copy = next(row for row in rows if row["kind"] == "copy")
+    columns = ("step", "phase", "chiplet", "start_ns", "duration_ns")
+    assert [copy[name] for name in columns] == ["1", "decode", "0", "885", "10"]
+    assert copy["layer"] == "" and copy["operations"] == "" and copy["bound"] == "setup"
+    written = {p.stem for p in (tmp_path / "out").iterdir()}
+    assert written == {COMMANDS, *RESULTS}
+
+
+def test_parquet(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    code, _, _ = call(capsys, path, "--parquet", tmp_path / "out")
+    assert code == 0
+    rows = parquet.read_table(tmp_path / "out" / "commands.parquet").to_pylist()
+    assert len(rows) == 8
+    copy = next(row for row in rows if row["kind"] == "copy")
+    assert (copy["start_ns"], copy["layer"], copy["operations"], copy["bound"]) == (
+        885, None, None, "setup",
+    )  # fmt: skip
+    steps = parquet.read_table(tmp_path / "out" / "steps.parquet").to_pylist()
+    assert [step["duration_ns"] for step in steps] == [300, 500]
