@@ -1,26 +1,26 @@
 """Directories that appear whole or not at all, beside other processes and after crashes.
 
-A directory is made under a hidden name beside its target and takes the target's name at the end, in
-one step even when there is something to replace.  The maker holds a lock on it: hidden directories
-that nobody holds were left by a process that was killed, and are removed by the next.
+A directory is made inside of a hidden workshop beside its target and takes the target's name at the
+end, in one step even when there is something to replace.  The workshop has a mark on which its
+maker holds a lock, and keeps it until everything else in it is gone: marked workshops that nobody
+holds were left by a process that was killed, and are removed by the next.  Nothing else ever is.
 """
 
 from __future__ import annotations
 
 import ctypes
 import fcntl
+import glob
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dielet.errors import DieletError
 
-_LOCK = ".being-made"
-_ABANDONED_S = 3600.0
+_MARK = ".dielet-at-work"
 _AT_FDCWD, _EXCHANGE = -100, 2  # of Linux's renameat2
 
 
@@ -30,16 +30,17 @@ def appearing(target: Path) -> Iterator[Path]:
 
     Raises DieletError for what the disk refuses; then nothing is left and `target` is as before.
     """
-    temporary: Path | None = None
+    workshop: Path | None = None
     lock = -1
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _sweep(target)
-        temporary, lock = _make(target)
-        temporary.chmod(0o755)
-        yield temporary
-        (temporary / _LOCK).unlink()
-        _move(temporary, target)
+        workshop, lock = _make(target)
+        directory = workshop / "new"
+        directory.mkdir()
+        directory.chmod(0o755)
+        yield directory
+        _move(directory, target)
     except DieletError:
         raise  # MissingFile is an OSError too, and not about this directory
     except OSError as error:
@@ -48,46 +49,58 @@ def appearing(target: Path) -> Iterator[Path]:
             f"cannot write {target}: {reason}; nothing was left there, name another place"
         ) from error
     finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
+        if workshop is not None:
+            _remove(workshop, target)
         if lock >= 0:
             os.close(lock)
 
 
+def _prefix(target: Path) -> str:
+    return f".{target.name}.dielet-"
+
+
 def _make(target: Path) -> tuple[Path, int]:
-    """A new hidden directory, and the descriptor that holds its lock while this process lives."""
+    """A new workshop, and the descriptor that holds its lock while this process lives."""
     while True:
-        directory = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-        lock = os.open(directory / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+        workshop = Path(tempfile.mkdtemp(prefix=_prefix(target), dir=target.parent))
+        try:
+            lock = os.open(workshop / _MARK, os.O_CREAT | os.O_RDWR, 0o600)
+        except FileNotFoundError:
+            continue  # another process swept it while it was empty
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if (directory / _LOCK).exists():
-            return directory, lock
+        if (workshop / _MARK).exists():
+            return workshop, lock
         os.close(lock)  # another process took it for abandoned before it was locked
 
 
 def _sweep(target: Path) -> None:
     """Remove what killed processes left of earlier attempts at the same target."""
-    for path in target.parent.glob(f".{target.name}.*"):
+    for workshop in target.parent.glob(glob.escape(_prefix(target)) + "*"):
         try:
-            lock = os.open(path / _LOCK, os.O_RDWR)
+            lock = os.open(workshop / _MARK, os.O_RDWR | os.O_NOFOLLOW)
         except OSError:
-            if _age(path) > _ABANDONED_S:  # killed while it removed what it had replaced
-                shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):
+                workshop.rmdir()  # killed before the mark was made, or after it was removed
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(workshop, target)
         except OSError:
-            pass  # another process is at work on it
+            pass  # another process is at work in it
         finally:
             os.close(lock)
 
 
-def _age(path: Path) -> float:
-    try:
-        return time.time() - path.stat().st_mtime
-    except OSError:
-        return 0.0
+def _remove(workshop: Path, target: Path) -> None:
+    """Remove a workshop, the mark last."""
+    if (workshop / "old").exists() and not target.exists():
+        os.rename(workshop / "old", target)  # killed when one had gone and the other not yet come
+    for entry in ("new", "old"):
+        shutil.rmtree(workshop / entry, ignore_errors=True)
+    with suppress(OSError):
+        if os.listdir(workshop) == [_MARK]:
+            (workshop / _MARK).unlink()
+            workshop.rmdir()
 
 
 def _move(source: Path, target: Path) -> None:
@@ -120,21 +133,14 @@ def _exchange(a: Path, b: Path) -> bool:
 
 
 def _exchange_in_steps(a: Path, b: Path) -> bool:
-    aside = Path(tempfile.mkdtemp(prefix=f".{b.name}.", dir=b.parent)) / "old"
+    aside = a.with_name("old")
     try:
         os.rename(b, aside)
     except FileNotFoundError:
-        aside.parent.rmdir()
         return False
-    except OSError:
-        aside.parent.rmdir()
-        raise
     try:
         os.rename(a, b)
     except BaseException:
         os.rename(aside, b)
-        aside.parent.rmdir()
         raise
-    os.rename(aside, a)
-    aside.parent.rmdir()
     return True

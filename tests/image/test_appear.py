@@ -67,7 +67,7 @@ def test_what_a_killed_process_left_is_swept_and_what_a_living_one_makes_is_not(
     for worker in workers:
         worker.start()
     deadline = time.monotonic() + 30
-    while len(list(tmp_path.glob(".m.*/file"))) < 2 and time.monotonic() < deadline:
+    while len(list(tmp_path.glob(".m.*/*/file"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
     os.kill(workers[0].pid or 0, signal.SIGKILL)
     workers[0].join()
@@ -80,6 +80,44 @@ def test_what_a_killed_process_left_is_swept_and_what_a_living_one_makes_is_not(
     with appearing(tmp_path / "m"):
         pass
     assert names(tmp_path) == ["m"]
+
+
+def _abandoned(target: Path) -> Path:
+    """What a process leaves that is killed while it removes what it had replaced."""
+    folder = target.with_name(f".{target.name}.dielet-abcd1234")
+    (folder / "new").mkdir(parents=True)
+    (folder / "new" / "half a model").touch()
+    (folder / appear._MARK).touch()
+    return folder
+
+
+@pytest.mark.parametrize("name", ["vim", "*", "[a-z]*"])
+def test_only_what_carries_our_mark_is_swept(tmp_path: Path, name: str) -> None:
+    mine = [".vim.backup", ".git.old", ".vim.dielet-mine", ".*.dielet-mine", f".{name}.x"]
+    for folder in mine:
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "precious").touch()
+        os.utime(tmp_path / folder, (0, 0))
+    left, empty = _abandoned(tmp_path / name), tmp_path / f".{name}.dielet-empty"
+    empty.mkdir()
+    appear._sweep(tmp_path / name)
+    assert not left.exists() and not empty.exists()
+    assert all((tmp_path / folder / "precious").exists() for folder in mine)
+
+
+def test_a_file_that_somebody_put_into_a_workshop_stays(tmp_path: Path) -> None:
+    left = _abandoned(tmp_path / "m")
+    (left / "precious").touch()
+    appear._sweep(tmp_path / "m")
+    assert sorted(names(left)) == [appear._MARK, "precious"]
+
+
+def test_a_target_that_was_aside_when_its_process_was_killed_comes_back(tmp_path: Path) -> None:
+    left = _abandoned(tmp_path / "m")
+    (left / "old").mkdir()
+    (left / "old" / "weights").touch()
+    appear._sweep(tmp_path / "m")
+    assert names(tmp_path) == ["m"] and names(tmp_path / "m") == ["weights"]
 
 
 def _compile(target: Path) -> None:
