@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import tempfile
 from contextlib import ExitStack
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dielet.cli.console import Console, Report, duration
-from dielet.errors import DamagedFile, DieletError, MissingFile
+from dielet.errors import DamagedFile, DieletError, MissingFile, UsageError
 
 if TYPE_CHECKING:
     from dielet.checkpoint.base import Checkpoint
@@ -52,13 +51,18 @@ def make_way(directory: Path, console: Console) -> None:
 
     Raises DieletError saying how to choose another cache.
     """
-    from dielet.generate.session import is_model_directory
+    from dielet.image.replace import check_replaceable
 
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory.parent):
             pass
-        if os.path.lexists(directory) and not is_model_directory(directory):
+        try:
+            check_replaceable(directory)
+            ours = directory.exists() or not directory.is_symlink()
+        except UsageError:
+            ours = False
+        if not ours:
             console.note(f"{directory} in the cache is no compiled model; making it anew")
             if directory.is_dir() and not directory.is_symlink():
                 shutil.rmtree(directory)

@@ -25,6 +25,7 @@ from dielet.image.manifest import NAME, SCHEMA, FileEntry, Manifest, ProgramSumm
 from dielet.image.names import COS, DECODER, DEVICE, HEAD, SIN, TABLE
 from dielet.image.options import CompileOptions
 from dielet.image.plan import HEAD_PARAMETER, ModelPlan, plan_model
+from dielet.image.replace import check_replaceable
 from dielet.models.rotary import rotary_tables
 from dielet.program import Program, WeightPlan
 from dielet.program.memory import Share
@@ -62,14 +63,16 @@ def compile_checkpoint(
 ) -> Path:
     """Write the model directory `out`; it appears when it is complete, never before.
 
-    Raises UsageError when `out` exists and is not a directory that dielet compiled.
+    Raises UsageError when `out` exists and is not a directory that dielet compiled, or has files
+    of somebody else in it.
     """
     target = Path(out)
     plan = plan_checkpoint(checkpoint, options)
-    _refuse_strangers(target)
+    check_replaceable(target)
     with appearing(target) as directory:
         writer = _Writer(checkpoint, plan, directory, progress or (lambda done, total, name: None))
         writer.write()
+        check_replaceable(target)  # which took a while
         remember_files(directory, target, writer.files)
     return target
 
@@ -77,16 +80,6 @@ def compile_checkpoint(
 def plan_checkpoint(checkpoint: Checkpoint, options: CompileOptions) -> ModelPlan:
     tensors = {name: checkpoint.tensor(name) for name in checkpoint.names()}
     return plan_model(checkpoint.spec, tensors, options)
-
-
-def _refuse_strangers(target: Path) -> None:
-    """What is replaced must be a compiled model, or nothing at all."""
-    if not target.exists() or (target / NAME).is_file():
-        return
-    if not (target.is_dir() and not any(target.iterdir())):
-        raise UsageError(
-            f"{target} exists and is no compiled model; name another directory or remove it"
-        )
 
 
 class _Writer:

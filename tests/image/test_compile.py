@@ -104,6 +104,54 @@ def test_compiling_again_replaces_but_never_a_stranger(tmp_path: Path) -> None:
     assert (stranger / "dear.txt").read_text() == "keep me"
 
 
+@pytest.mark.parametrize(
+    ("manifest", "complaint"),
+    [
+        ('{"name": "a browser extension", "manifest_version": 3}', "not one that dielet wrote"),
+        ("[]", "not one that dielet wrote"),
+        ("not JSON", "not one that dielet wrote"),
+        ('{"schema": 99, "dielet_version": "9", "files": {}}', "has schema 99"),
+    ],
+)
+def test_another_programs_manifest_is_not_ours(
+    tmp_path: Path, manifest: str, complaint: str
+) -> None:
+    (tmp_path / "manifest.json").write_text(manifest)
+    (tmp_path / "background.js").write_text("years of work")
+    with pytest.raises(UsageError, match=complaint):
+        compile_checkpoint(RandomCheckpoint(QWEN, 1), tmp_path, options())
+    assert (tmp_path / "background.js").read_text() == "years of work"
+
+
+def test_what_people_put_into_a_compiled_model_is_not_deleted(tmp_path: Path) -> None:
+    target = compiled(tmp_path / "m").path
+    (target / "notes.md").write_text("mine")
+    (target / "chat_template.jinja").mkdir()  # of ours in name only
+    with pytest.raises(UsageError, match=r"holds chat_template.jinja, notes.md, which dielet did"):
+        compile_checkpoint(RandomCheckpoint(QWEN, 1), target, options())
+    assert (target / "notes.md").read_text() == "mine"
+    assert [p.name for p in tmp_path.iterdir()] == ["m"]
+
+
+def test_what_came_while_compiling_is_not_deleted(tmp_path: Path) -> None:
+    target = compiled(tmp_path / "m").path
+    with pytest.raises(UsageError, match=r"holds trace\.pb"):
+        compile_checkpoint(
+            RandomCheckpoint(QWEN, 1),
+            target,
+            options(),
+            progress=lambda done, total, name: (target / "trace.pb").touch(),
+        )
+    assert (target / "trace.pb").exists()
+
+
+def test_companions_of_a_compiled_model_are_replaced_with_it(tmp_path: Path) -> None:
+    target = compiled(tmp_path / "m").path
+    for name in ("vocab.json", "prefill.rbln", "rbln_config.json"):
+        (target / name).write_text("{}")
+    assert not (compiled(target).path / "vocab.json").exists()
+
+
 def test_a_full_disk_at_any_write_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
