@@ -62,6 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="KV capacities with programs of their own; default: 512,1024,...",
     )  # fmt: skip
     parser.add_argument(
+        "--kv", choices=("bf16", "int8"),
+        help="number format of the key and value cache; default: bf16, int8 takes half the memory",
+    )  # fmt: skip
+    parser.add_argument(
         "--batch-sizes", type=whole_numbers, metavar="N,N,...",
         help="sequences decoded together, each with programs of its own; default: 1",
     )  # fmt: skip
@@ -103,6 +107,7 @@ def finished(out: Path, seconds: float, console: Console) -> None:
             "chiplets": manifest.chiplets,
             "weights": manifest.weights,
             "formats": manifest.formats,
+            "kv": manifest.kv_format,
             "max_seq_len": manifest.max_seq_len,
             "programs": [program.name for program in manifest.programs],
             "bytes": nbytes,
@@ -112,7 +117,7 @@ def finished(out: Path, seconds: float, console: Console) -> None:
     formats = ", ".join(f"{count} x {name}" for name, count in manifest.formats.items())
     rows = {
         "directory": f"{out} ({size(sum(nbytes.values()))})",
-        "weights": f"{formats}; embedding {manifest.embedding_format}",
+        "weights": f"{formats}; embedding {manifest.embedding_format}; cache {manifest.kv_format}",
         "programs": f"{len(manifest.programs)}, for {manifest.chiplets} chiplets of "
         f"{manifest.device}, up to {manifest.max_seq_len} tokens",
         "next": f'dielet run {out} -p "who are you"',
@@ -140,6 +145,7 @@ def dry_run(checkpoint: Checkpoint, options: CompileOptions, console: Console) -
             "device": plan.device.name,
             "chiplets": plan.chiplets,
             "weights": plan.weights,
+            "kv": plan.kv.format,
             "max_seq_len": plan.max_seq_len,
             "programs": [program.name for program in plan.programs],
             "bytes": nbytes,
@@ -151,7 +157,8 @@ def dry_run(checkpoint: Checkpoint, options: CompileOptions, console: Console) -
     disk = {f"  {name}": size(n) for name, n in nbytes.items()}
     run_time = {f"  {name}": size(n) for name, n in memory.items()}
     rows: dict[str, Any] = {
-        "model": f"{plan.spec.name or plan.spec.model_type}, {plan.weights} weights",
+        "model": f"{plan.spec.name or plan.spec.model_type}, {plan.weights} weights, "
+        f"{plan.kv.format} cache",
         "programs": f"{len(plan.programs)}, for {plan.chiplets} chiplets of {plan.device.name}, "
         f"up to {plan.max_seq_len} tokens",
         "on disk": size(sum(nbytes.values())),

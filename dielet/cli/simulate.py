@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="workers of a device whose chiplets share one memory; default: one per chiplet",
     )  # fmt: skip
     parser.add_argument("--weights", choices=("bf16", "int8", "int4"), help="number format")
+    parser.add_argument("--kv", choices=("bf16", "int8"), help="that of the key and value cache")
     parser.add_argument("--max-seq-len", type=int, metavar="N", help="prompt and answer together")
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE,...",
@@ -122,7 +123,7 @@ def _device(name: str, console: Console) -> Device:
 def _options(args: argparse.Namespace) -> Any:
     from dielet.image import CompileOptions
 
-    given: dict[str, Any] = {"weights": args.weights, "max_seq_len": args.max_seq_len}
+    given: dict[str, Any] = {n: getattr(args, n) for n in ("weights", "kv", "max_seq_len")}
     sizes = {value for value in (args.batch,) if value > 1}
     for text in args.set:
         name, _, values = text.partition("=")

@@ -32,11 +32,12 @@ copy, reduce, nothing                 see kernels/transfer.py
 
 `y..` is y, and with out=int8 also scale f32 and sum i32 ([rows, columns / group], in rmsnorm
 densely packed); a run is the group with out=int8, else 32. `x..` is x, and for int8 and int4 also
-its scale and sum. The cache of one head is K bf16 [S/32][D/2][32][2] and V bf16 [S/2][D][2];
-`head_bytes` leads from one head to the next in both. What a kernel computes is written in its file.
+its scale and sum. `head_bytes` leads from one head of the cache to the next, in keys and values
+alike; dielet/formats/cache.py has the layouts. What a kernel computes is written in its file.
 
 rotary, kv_append and attention have a static `batch`: rows are then not a run of one sequence, but
-the next tokens of as many sequences, with caches of their own.
+the next tokens of as many sequences, with caches of their own. kv_append and attention have `kv`,
+the number format of the cache.
 
 A command that owns rows [row0, row0 + rows) of a chunk has operands that begin at row0, and `own`
 of these rows are real: clamp(valid - row0, 0, rows).

@@ -133,7 +133,7 @@ def _filled(runtime: Runtime, context: int) -> State:
     """A state with `context` tokens of arbitrary small numbers in its cache."""
     state = runtime.new_state()
     heads = state.kv.reshape(-1, runtime.layout.head_bytes)
-    heads[:, : context * runtime.spec.head_dim * 2] = 0x3C  # bf16 0x3C3C, about 0.01
+    heads[:, : context * runtime.layout.position_bytes] = 0x3C  # bf16 0x3C3C, about 0.01
     state.past = context
     return state
 

@@ -76,7 +76,10 @@ class Runtime:
         self.spec: ModelSpec = files.manifest.spec
         self.max_seq_len = files.manifest.max_seq_len
         self.chunk = files.manifest.prefill_chunk
-        self.layout = KvLayout.of(self.spec, self.max_seq_len, self.manifest.kv_heads)
+        manifest = files.manifest
+        self.layout = KvLayout.of(
+            self.spec, self.max_seq_len, manifest.kv_heads, manifest.kv_format
+        )
         self.observer: Callable[[Execution], None] | None = None
         self._sizes = files.sizes() | {"kv": self.layout.nbytes}
         self._programs: dict[str, Tables] = {}

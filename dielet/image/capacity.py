@@ -80,6 +80,7 @@ def _remedies(plan: Planner, owners: dict[str, int], limit: int, replan: Replan)
     shorter = room * plan.kv.positions // max(tokens, 1) // 32 * 32
     candidates: list[Sequence[dict[str, Any]]] = [
         [{"weights": kind} for kind in ("int8", "int4") if kind != plan.weights],
+        [{"kv": "int8"}] if plan.kv.format != "int8" else [],
         [{"max_seq_len": shorter, "kv_ladder": None}] if shorter >= 32 else [],
         [{"num_devices": plan.device.devices * n} for n in range(2, 17)],
     ]

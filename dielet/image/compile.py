@@ -163,7 +163,7 @@ class _Writer:
             formats={name: names.count(name) for name in sorted(set(names))},
             embedding_format=plan.embedding.name,
             head_format=plan.formats[HEAD_PARAMETER].name,
-            kv_format="bf16",
+            kv_format=plan.kv.format,
             max_seq_len=plan.max_seq_len,
             prefill_chunk=plan.prefill_chunk,
             kv_ladder=plan.ladder,

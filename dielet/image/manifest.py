@@ -12,6 +12,7 @@ import msgspec
 from dielet import paths
 from dielet.checkpoint.spec import ModelSpec
 from dielet.errors import DamagedFile, DieletError, MissingFile
+from dielet.formats.cache import KV_FORMATS
 from dielet.image.names import FILES
 
 SCHEMA = 1
@@ -104,7 +105,7 @@ def _complaint(m: Manifest) -> str:
         f"kv_ladder {m.kv_ladder} is none": rising(m.kv_ladder) and m.kv_ladder[0] >= 32,
         "the ladder does not end at max_seq_len": m.kv_ladder[-1:] == (m.max_seq_len,),
         f"batch_sizes {m.batch_sizes} are none": rising(m.batch_sizes) and m.batch_sizes[0] == 1,
-        f"kv_format {m.kv_format} is unknown": m.kv_format == "bf16",
+        f"kv_format {m.kv_format} is unknown": m.kv_format in KV_FORMATS,
         "tied is not what the spec says": m.tied == m.spec.tied,
         "chiplets are none": 1 <= m.chiplets <= 64,
         "programs are missing": {*wanted, "head_1", "head_16"} <= set(names),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from dielet.errors import UsageError
+from dielet.formats.cache import KV_FORMATS
 from dielet.formats.packed import GROUPS
 from dielet.partition import PLANS
 from dielet.program.select import ladder
@@ -26,6 +27,7 @@ class CompileOptions:
     minimum: whether a group has an offset of its own; by default int4 has and int8 has not.
     max_seq_len: longest sequence, in tokens; a multiple of 32.  prefill_chunk: tokens per prefill
     program.  kv_ladder: KV capacities with a program each; the last one is max_seq_len.
+    kv: number format of the key and value cache, bf16 by default.
     batch_sizes: sequences that one decode program takes, each with programs of its own; 1 is
     always among them.  layers: compile only the first so many.  random_weights: a seed, instead
     of a checkpoint's.
@@ -41,6 +43,7 @@ class CompileOptions:
     max_seq_len: int | None = None
     prefill_chunk: int = 128
     kv_ladder: tuple[int, ...] | None = None
+    kv: str | None = None
     batch_sizes: tuple[int, ...] = (1,)
     layers: int | None = None
     random_weights: int | None = None
@@ -50,6 +53,7 @@ class CompileOptions:
         _one_of("group", self.group, GROUPS)
         if self.group is not None and self.weights == "bf16":
             raise UsageError(f"group {self.group} goes with int8 or int4 weights; bf16 has none")
+        _one_of("kv", self.kv, KV_FORMATS)
         _one_of("partition", self.partition, PLANS)
         if self.minimum is not None and self.weights == "bf16":
             raise UsageError("minimum goes with int8 or int4 weights; bf16 has none")

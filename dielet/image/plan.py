@@ -127,7 +127,7 @@ class Planner:
         # Where each chiplet's KV heads begin, then how many are held; nothing on a host.
         self.kv_slots = kv_slots(decode) if self.device.local_memory else ()
         held = self.kv_slots[-1] if self.kv_slots else 0
-        self.kv = KvLayout.of(spec, self.max_seq_len, held)
+        self.kv = KvLayout.of(spec, self.max_seq_len, held, options.kv or "bf16")
         self._divisions: dict[tuple[Phase, int], Division] = {}
 
     def programs(self) -> tuple[Program, ...]:

@@ -6,6 +6,7 @@ from collections import Counter
 
 from dielet.devices import Device
 from dielet.program.commands import ENTRIES
+from dielet.program.commands.attention import cache_positions, kv_format
 from dielet.program.commands.entry import ITEM_SIZE
 from dielet.program.types import Command, Operand, Program
 from dielet.simulator.machine import Machine
@@ -61,8 +62,8 @@ def shape_of(command: Command) -> str:
         return f"{rows}x{command.attrs['K']} . {command.attrs['K']}x{columns}"
     if command.kind == "attention":
         cache = command.operand("k_cache").region
-        positions = cache.width // (2 * int(command.attrs["D"]))
-        return f"{_size(command.operand('q'))} over {cache.rows} heads x {positions} positions"
+        size = f"{cache.rows} heads x {cache_positions(command)} positions"
+        return f"{_size(command.operand('q'))} over {size}"
     for role in ("x", "gate", "k"):
         if command.has(role):
             return _size(command.operand(role))
@@ -70,11 +71,13 @@ def shape_of(command: Command) -> str:
 
 
 def format_of(command: Command) -> str:
-    """The number format of the weights, or of what is written."""
+    """The number format of the weights, of the cache if it is int8, or of what is written."""
     if "format" in command.attrs:
         group = int(command.attrs.get("group", 0))
         suffix = f"g{group}" if group else ""
         return f"{command.attrs['format']}{suffix}{'m' if command.attrs.get('minimum') else ''}"
+    if kv_format(command) == "int8":
+        return "int8 cache"
     if "out" in command.attrs:
         return str(command.attrs["out"])
     written = [o.dtype for o in command.operands if o.role in ENTRIES[command.kind].writes.split()]

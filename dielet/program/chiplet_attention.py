@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dielet.graph import Node
 from dielet.partition import Cut, Range, kv_range
+from dielet.program.commands.entry import ITEM_SIZE
 from dielet.program.lowering import window_of
 from dielet.program.sending import UNLIMITED, SendingLowering
 from dielet.program.types import Attr, Operand, Region
@@ -23,10 +24,10 @@ class AttentionLowering(SendingLowering):
             chiplet: kv_range(lo, hi, G) for chiplet, (lo, hi) in enumerate(cut.ranges) if lo < hi
         }
         self._append(node, D, heads)
-        steps = self._cache_steps(D, heads)
+        steps = self._cache_steps(heads)
         for step in range(max(len(s) for s in steps.values())):
             now = {c: s[step] for c, s in steps.items() if step < len(s)}
-            near = {c: self._bring_cache(node, D, c, kv, heads[c]) for c, kv in now.items()}
+            near = {c: self._bring_cache(node, c, kv, heads[c]) for c, kv in now.items()}
             built = []
             for chiplet, kv in now.items():
                 self.here = chiplet
@@ -45,6 +46,7 @@ class AttentionLowering(SendingLowering):
         for chiplet, (first, last) in heads.items():
             self.here = chiplet
             attrs, operands = self._positions(node, D)
+            attrs |= self._kv_format()
             operands += self._part(k, "k", first * D, last * D)
             operands += self._part(v, "v", first * D, last * D)
             operands += self._stored(node, chiplet, (first, last), heads[chiplet])
@@ -58,11 +60,11 @@ class AttentionLowering(SendingLowering):
         slot = self.slots[chiplet] - held[0]
         return self._cache(node, slot + kv[0], slot + kv[1])
 
-    def _cache_steps(self, D: int, heads: dict[int, Range]) -> dict[int, list[Range]]:
+    def _cache_steps(self, heads: dict[int, Range]) -> dict[int, list[Range]]:
         """Runs of KV heads that a chiplet attends to at a time: all, or one after the other."""
         steps = {}
         for chiplet, (first, last) in heads.items():
-            per_head = 4 * self.shape.capacity * D
+            per_head = 2 * self.shape.capacity * self.placement.kv.position_bytes
             fits = self._cache_room() // per_head
             one_by_one = 0 < fits < last - first
             steps[chiplet] = (
@@ -76,10 +78,11 @@ class AttentionLowering(SendingLowering):
             return 0
         return (self.device.memory["shared"].size or UNLIMITED) // CACHE_SHARE
 
-    def _bring_cache(self, node: Node, D: int, chiplet: int, kv: Range, held: Range) -> Cache:
+    def _bring_cache(self, node: Node, chiplet: int, kv: Range, held: Range) -> Cache:
         """Keys and values in shared memory if they fit; else where they are, to be streamed."""
         stored = self._stored(node, chiplet, kv, held)
-        width = 2 * self.shape.capacity * D
+        each = self.placement.kv.position_bytes
+        width = self.shape.capacity * each
         rows = kv[1] - kv[0]
         if 2 * rows * width > self._cache_room():
             return Cache(kv[0], stored, [])
@@ -88,10 +91,11 @@ class AttentionLowering(SendingLowering):
             offset = self.arenas[chiplet].take(rows * width)
             temporary.append((chiplet, offset))
             region = Region(f"shared.{chiplet}", offset, rows, width, width)
-            x, y = (Operand(r, o, "bf16") for r, o in (("x", operand.region), ("y", region)))
+            x, y = (Operand(r, o, operand.dtype) for r, o in (("x", operand.region), ("y", region)))
             path = f"{node.path}.{operand.role}"
-            self._copy("copy", chiplet, path, [x], [y], "positions", width=D)
-            near.append(Operand(operand.role, region, "bf16"))
+            columns = each // ITEM_SIZE[operand.dtype]
+            self._copy("copy", chiplet, path, [x], [y], "positions", width=columns)
+            near.append(Operand(operand.role, region, operand.dtype))
         return Cache(kv[0], near, temporary)
 
     def _attend(
@@ -105,6 +109,7 @@ class AttentionLowering(SendingLowering):
             "T": self._row_class(),
             "out": node.attrs["out"],
             "batch": self._batch(),
+            **self._kv_format(),
             **window_of(node),
         }
         lo, hi = queries[0] * D, queries[1] * D

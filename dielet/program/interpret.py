@@ -18,7 +18,7 @@ from dielet.program.commands.entry import ITEM_SIZE
 from dielet.program.types import Command, Operand, Program
 
 Memory = Mapping[str, NDArray[np.uint8]]
-NUMPY = {"f32": "<f4", "i32": "<i4", "bf16": "<u2", "s8": "i1", "packed": "u1"}
+NUMPY = {"f32": "<f4", "i32": "<i4", "bf16": "<u2", "s8": "i1", "u8": "u1", "packed": "u1"}
 
 Order = Callable[[list[int]], int]
 """Picks one of the queues whose next command could start now."""

@@ -12,6 +12,7 @@ from dielet.graph import Node, activation_group
 from dielet.partition import Cut, Division
 from dielet.program.buffers import ROW_TILE, Buffer, make_buffer
 from dielet.program.commands import ENTRIES
+from dielet.program.commands.attention import CACHE_DTYPES
 from dielet.program.memory import LINE, Arena, KvLayout, Share, WeightPlan, aligned
 from dielet.program.types import Attr, Command, Operand, Phase, Program, Queue, Region
 
@@ -223,6 +224,7 @@ class Lowering:
             "T": self._row_class(),
             "out": node.attrs["out"],
             "batch": self._batch(),
+            **self._kv_format(),
             **window_of(node),
         }
         operands = [
@@ -240,6 +242,7 @@ class Lowering:
         for chiplet, (lo, hi) in enumerate(cut.ranges):
             if lo < hi:
                 attrs, operands = self._positions(node, D)
+                attrs |= self._kv_format()
                 operands += [
                     *self._part(k, "k", lo * D, hi * D),
                     *self._part(v, "v", lo * D, hi * D),
@@ -331,10 +334,16 @@ class Lowering:
     def _cache(self, node: Node, lo: int, hi: int) -> list[Operand]:
         layer, capacity = int(node.attrs["layer"]), self.shape.capacity
         kv = self.placement.kv
+        dtype = CACHE_DTYPES[kv.format]
         return [
-            Operand("k_cache", kv.region(layer, False, lo, hi, capacity), "bf16"),
-            Operand("v_cache", kv.region(layer, True, lo, hi, capacity), "bf16"),
+            Operand("k_cache", kv.region(layer, False, lo, hi, capacity), dtype),
+            Operand("v_cache", kv.region(layer, True, lo, hi, capacity), dtype),
         ]
+
+    def _kv_format(self) -> dict[str, Attr]:
+        """The attribute of commands on a cache that is not bf16."""
+        kv = self.placement.kv.format
+        return {} if kv == "bf16" else {"kv": kv}
 
 
 @cache

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dielet.checkpoint.spec import ModelSpec
 from dielet.errors import InternalError
+from dielet.formats.cache import position_bytes
 from dielet.formats.packed import PANEL, WeightFormat
 from dielet.partition import Division
 from dielet.program.types import Region
@@ -92,7 +93,7 @@ def plan_weights(
 
 @dataclass(frozen=True)
 class KvLayout:
-    """The cache of one sequence: per layer the keys of all heads, then the values, bf16.
+    """The cache of one sequence: per layer the keys of all heads, then the values, in `format`.
 
     Each head's part holds `positions` and grows with the position, so a smaller capacity is a
     prefix of it: all programs of a model share one cache.  `kv_heads` counts a head that several
@@ -103,28 +104,34 @@ class KvLayout:
     kv_heads: int
     head_dim: int
     positions: int
+    format: str = "bf16"
 
     @staticmethod
-    def of(spec: ModelSpec, positions: int, kv_heads: int = 0) -> KvLayout:
+    def of(spec: ModelSpec, positions: int, kv_heads: int = 0, fmt: str = "bf16") -> KvLayout:
         """The layout for `positions` tokens; `kv_heads` if more than the model's are held."""
         heads = kv_heads or spec.kv_heads
-        return KvLayout(spec.layers, heads, spec.head_dim, aligned(positions, PANEL))
+        return KvLayout(spec.layers, heads, spec.head_dim, aligned(positions, PANEL), fmt)
+
+    @property
+    def position_bytes(self) -> int:
+        """Bytes of the keys, or of the values, of one position and head."""
+        return position_bytes(self.format, self.head_dim)
 
     @property
     def head_bytes(self) -> int:
-        return self.positions * self.head_dim * 2
+        return self.positions * self.position_bytes
 
     @property
     def nbytes(self) -> int:
         return self.layers * 2 * self.kv_heads * self.head_bytes
 
     def bytes_per_token(self) -> int:
-        return self.layers * 2 * self.kv_heads * self.head_dim * 2
+        return self.layers * 2 * self.kv_heads * self.position_bytes
 
     def region(self, layer: int, values: bool, lo: int, hi: int, capacity: int) -> Region:
         """The first `capacity` positions of KV heads [lo, hi)."""
         offset = ((layer * 2 + int(values)) * self.kv_heads + lo) * self.head_bytes
-        return Region("kv", offset, hi - lo, self.head_bytes, capacity * self.head_dim * 2)
+        return Region("kv", offset, hi - lo, self.head_bytes, capacity * self.position_bytes)
 
 
 class Arena:

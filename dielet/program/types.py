@@ -92,7 +92,7 @@ class Operand(msgspec.Struct, frozen=True, array_like=True):
 
     role: str
     region: Region
-    dtype: str  # f32, bf16, s8, i32, or packed (weights: bytes as the attrs say)
+    dtype: str  # f32, bf16, s8, i32, u8 (an int8 cache), packed (weights: bytes as the attrs say)
 
 
 class Wait(msgspec.Struct, frozen=True, array_like=True):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dielet.errors import InternalError
+from dielet.formats.cache import position_bytes
 from dielet.program.commands import ENTRIES
+from dielet.program.commands.attention import CACHE_DTYPES, kv_format
 from dielet.program.commands.entry import ITEM_SIZE
 from dielet.program.sync import accesses
 from dielet.program.types import READ_ONLY, Command, Program, Region, space_number
@@ -72,9 +74,12 @@ def _verify_widths(program: Program, command: Command, where: str) -> None:
                 f"expected rows of {wanted}"
             )
         if operand.role in ("k_cache", "v_cache") and "D" in command.attrs:
-            wanted = program.capacity * int(command.attrs["D"]) * 2
+            kv = kv_format(command)
+            wanted = program.capacity * position_bytes(kv, int(command.attrs["D"]))
             if region.width != wanted or region.stride < wanted:
                 raise InternalError(f"{where}: {operand.role} holds other than {wanted} bytes")
+            if CACHE_DTYPES.get(kv) != operand.dtype:
+                raise InternalError(f"{where}: {operand.role} is {operand.dtype}, not {kv}")
         if operand.role in ("cos", "sin") and region.rows < program.capacity:
             raise InternalError(f"{where}: {operand.role} has {region.rows} positions")
     rows = {o.role: o.region.rows for o in command.operands}

@@ -93,6 +93,7 @@ def _compiled(files: ModelFiles, options: CompileOptions) -> Source:
         "max_seq_len": m.max_seq_len,
         "prefill_chunk": m.prefill_chunk,
         "kv_ladder": m.kv_ladder,
+        "kv": m.kv_format,
         "batch_sizes": m.batch_sizes,
     }
     open_ = {n: v for n, v in settled.items() if getattr(options, n) == getattr(default, n)}

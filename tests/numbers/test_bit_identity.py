@@ -22,15 +22,17 @@ SIZES: dict[str, Any] = {
     "num_attention_heads": 6,
     "num_key_value_heads": 3,
 }
-MODELS = [("qwen3", "bf16"), ("llama", "int8"), ("qwen3", "int4")]
+# Weights, and after a stroke the number format of the cache if it is not bf16.
+MODELS = [("qwen3", "bf16"), ("llama", "int8"), ("qwen3", "int4"), ("qwen3", "bf16/int8")]
 
 pytestmark = pytest.mark.parametrize(("model_type", "weights"), MODELS)
 
 
 def load(tiny: Tiny, model_type: str, weights: str, threads: int = 2, **more: Any) -> Runtime:
     checkpoint, _ = tiny.make(model_type, **SIZES)
+    weights, _, kv = weights.partition("/")
     options = {"chiplets": 1, "kv_ladder": LADDER, "prefill_chunk": 128, **more}
-    return tiny.load(checkpoint, threads=threads, weights=weights, **options)
+    return tiny.load(checkpoint, threads=threads, weights=weights, kv=kv or None, **options)
 
 
 def one_by_one(tiny: Tiny, model_type: str, weights: str) -> measure.F32:

@@ -59,6 +59,7 @@ OVERFLOWS = [
 
 
 @pytest.mark.parametrize("steps", [[1], [20], [7, 1, 12]])
+@pytest.mark.parametrize("kv", ["bf16", "int8"])
 @pytest.mark.parametrize(("tensor", "index", "value", "weights"), OVERFLOWS)
 def test_overflow_at_run_time_is_an_error(
     tiny: Tiny,
@@ -67,12 +68,12 @@ def test_overflow_at_run_time_is_an_error(
     index: Any,
     value: float,
     weights: str,
+    kv: str,
     steps: list[int],
 ) -> None:
     checkpoint = poisoned(tiny, tmp_path, tensor, index, value)
-    rt = load_runtime(
-        compile_model(checkpoint, tmp_path / "out", CompileOptions(weights=weights, chiplets=4))
-    )
+    options = CompileOptions(weights=weights, kv=kv, chiplets=4)
+    rt = load_runtime(compile_model(checkpoint, tmp_path / "out", options))
     state = measure.fresh(rt)
     with pytest.raises(NumericError, match=r"\d+ of 331 logits are NaN or infinite"):
         for step in steps:
@@ -80,12 +81,12 @@ def test_overflow_at_run_time_is_an_error(
     rt.close()
 
 
-@pytest.mark.parametrize("weights", ["bf16", "int8"])
+@pytest.mark.parametrize(("weights", "kv"), [("bf16", "bf16"), ("int8", "bf16"), ("bf16", "int8")])
 @pytest.mark.parametrize("step", [1, 5])
-def test_nan_in_the_used_cache_is_seen(tiny: Tiny, weights: str, step: int) -> None:
+def test_nan_in_the_used_cache_is_seen(tiny: Tiny, weights: str, kv: str, step: int) -> None:
     """So the NaN that every other test leaves in the unused cache would be, if it were read."""
     checkpoint, _ = tiny.make("qwen3", **SIZES)
-    rt = tiny.load(checkpoint, weights=weights, chiplets=4, max_seq_len=512)
+    rt = tiny.load(checkpoint, weights=weights, kv=kv, chiplets=4, max_seq_len=512)
     state = measure.fresh(rt)
     rt.forward(state, TOKENS[:10])
     state.kv[:] = 0xFF

@@ -12,10 +12,11 @@ TOKENS = np.random.default_rng(3).integers(0, 331, sum(measure.STEPS)).astype(np
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_logits_within_2_percent_after_1200_tokens(tiny: Tiny, name: str) -> None:
+@pytest.mark.parametrize("kv", ["bf16", "int8"])
+def test_logits_within_2_percent_after_1200_tokens(tiny: Tiny, name: str, kv: str) -> None:
     model_type, sizes = TINY[name]
     checkpoint, model = tiny.make(model_type, **sizes)
-    rt = tiny.load(checkpoint, weights="bf16", chiplets=4, max_seq_len=2048)
+    rt = tiny.load(checkpoint, weights="bf16", kv=kv, chiplets=4, max_seq_len=2048)
     errors, rungs = measure.walk(rt, model, TOKENS, measure.STEPS)
     assert len(TOKENS) == 1200
     assert list(dict.fromkeys(rungs)) == [512, 1024, 2048], "two ladder switches"

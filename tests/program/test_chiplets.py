@@ -59,9 +59,11 @@ def on(program: Program, engine: str, chiplet: int) -> list[Command]:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("family", SPECS)
-@pytest.mark.parametrize("weights", ["bf16", "int4"])
-def test_programs_are_legal_and_free_of_races(family: str, weights: str, case: tuple) -> None:
-    model = plan(SPECS[family], weights=weights, batch_sizes=(3,), **given(*case))
+@pytest.mark.parametrize(("weights", "kv"), [("bf16", "bf16"), ("int4", "int8")])
+def test_programs_are_legal_and_free_of_races(
+    family: str, weights: str, kv: str, case: tuple
+) -> None:
+    model = plan(SPECS[family], weights=weights, kv=kv, batch_sizes=(3,), **given(*case))
     for program in model.programs:
         verify_program(program, sizes(model))
         assert check_happens_before(program)
@@ -82,10 +84,11 @@ def test_cramped_memories_cut_everything(
 
 
 @pytest.mark.parametrize("case", [*CASES[:5], *CASES[6:], ("cramped", "column", 2, None)], ids=str)
-def test_every_order_gives_the_same_bits(tmp_path: Path, case: tuple) -> None:
+@pytest.mark.parametrize("kv", ["bf16", "int8"])
+def test_every_order_gives_the_same_bits(tmp_path: Path, case: tuple, kv: str) -> None:
     device = cramped(tmp_path) if case[0] == "cramped" else case[0]
     spec = LLAMA if case[2] == 3 else QWEN
-    files = compiled(tmp_path / "m", spec, weights="int8", **given(device, *case[1:]))
+    files = compiled(tmp_path / "m", spec, weights="int8", kv=kv, **given(device, *case[1:]))
     ids = np.arange(21, dtype=np.int32) * 7 % files.manifest.spec.vocab
     results = []
     for order in (as_early, as_late, shuffled(1), shuffled(2)):

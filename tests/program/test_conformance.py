@@ -19,19 +19,23 @@ from dielet.host.memory import Bases, address
 from dielet.host.tables import build_tables, kernel_key
 from dielet.program import Command, Program
 from dielet.program.commands import ENTRIES, Run
+from dielet.program.commands.attention import CACHES
+from dielet.program.commands.cache import read_keys, read_values
 from dielet.program.interpret import execute, view
+from dielet.program.types import Operand
 from tests.models import SPECS, Bench, compiled
 
 KERNEL = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)
 CASES = [
-    ("qwen3", "int8", 1),
-    ("qwen3", "bf16", 2),
-    ("llama", "int4", 2),
-    ("llama", "bf16", 3),
-    ("qwen3", "int4", 4),
+    ("qwen3", "int8", 1, "bf16"),
+    ("qwen3", "bf16", 2, "bf16"),
+    ("llama", "int4", 2, "int8"),
+    ("llama", "bf16", 3, "bf16"),
+    ("qwen3", "int4", 4, "bf16"),
+    ("qwen3", "bf16", 3, "int8"),
 ]
 # What rounding to a format may add to an entry's tolerance.
-ROUNDING = {"f32": 0.0, "bf16": 2**-7, "s8": 1 / 127, "i32": 0.02}
+ROUNDING = {"f32": 0.0, "bf16": 2**-7, "s8": 1 / 127, "u8": 1 / 127, "i32": 0.02}
 seen: set[str] = set()
 
 
@@ -46,11 +50,11 @@ def steps() -> Iterator[tuple[str, Run]]:
     yield "head_16", Run(0, 7)
 
 
-@pytest.mark.parametrize(("family", "weights", "chiplets"), CASES)
+@pytest.mark.parametrize(("family", "weights", "chiplets", "kv"), CASES)
 def test_kernels_agree_with_meanings(
-    tmp_path: Path, family: str, weights: str, chiplets: int
+    tmp_path: Path, family: str, weights: str, chiplets: int, kv: str
 ) -> None:
-    given = {"weights": weights, "chiplets": chiplets, "batch_sizes": (5,)}
+    given = {"weights": weights, "chiplets": chiplets, "batch_sizes": (5,), "kv": kv}
     files = compiled(tmp_path / "m", SPECS[family], **given)
     bench = Bench.of(files, sequences=5)
     programs = {name: files.program(name) for name, _ in steps()}
@@ -114,7 +118,8 @@ def compare(
         if command.kind == "select":
             np.testing.assert_array_equal(expected, got, err_msg=where)
             continue
-        a, b = numbers(expected, operand.dtype), numbers(got, operand.dtype)
+        read = cached if operand.dtype == "u8" and operand.role in CACHES else numbers_of
+        a, b = read(expected, command, operand), read(got, command, operand)
         assert np.array_equal(np.isnan(a), np.isnan(b)), f"{where}: other places are NaN"
         largest = max(float(np.nanmax(np.abs(a), initial=0)), 1e-6)
         worst = float(np.nanmax(np.abs(a - b), initial=0)) / largest
@@ -126,6 +131,16 @@ def real_rows(command: Command, valid: int) -> int:
     if "row0" not in command.attrs:
         return valid
     return int(np.clip(valid - int(command.attrs["row0"]), 0, None))
+
+
+def cached(values: np.ndarray, command: Command, operand: Operand) -> np.ndarray:
+    """The numbers of every head of an int8 cache; NaN where nothing was written."""
+    read = read_keys if operand.role == "k_cache" else read_values
+    return np.stack([read(head.copy(), "int8", int(command.attrs["D"])) for head in values])
+
+
+def numbers_of(values: np.ndarray, command: Command, operand: Operand) -> np.ndarray:
+    return numbers(values, operand.dtype)
 
 
 def numbers(values: np.ndarray, dtype: str) -> np.ndarray:
@@ -145,7 +160,7 @@ def test_every_command_was_seen() -> None:
 def test_pieces_of_any_number_of_workers_cover_the_command(tmp_path: Path) -> None:
     program: Program = compiled(tmp_path / "m", chiplets=3).program("prefill_16_kv64")
     for workers in (1, 2, 3, 5):
-        tables = build_tables(program, workers, lambda key: 1)
+        tables = build_tables(program, workers, lambda key: 1, lambda: program)
         parts: dict[int, list[tuple[int, int]]] = {}
         for mine in tables.pieces:
             for piece in mine:

@@ -14,14 +14,19 @@ from dielet.program.commands import Run
 from dielet.program.interpret import as_early, as_late, schedule, shuffled
 from tests.models import SPECS, Bench, compiled, outside, plan
 
-CASES = [("qwen3", "int8", 4), ("qwen3", "bf16", 3), ("llama", "int4", 2), ("llama", "bf16", 1)]
+CASES = [
+    ("qwen3", "int8", 4, "bf16"),
+    ("qwen3", "bf16", 3, "int8"),
+    ("llama", "int4", 2, "bf16"),
+    ("llama", "bf16", 1, "bf16"),
+]
 
 
-@pytest.mark.parametrize(("family", "weights", "chiplets"), CASES)
+@pytest.mark.parametrize(("family", "weights", "chiplets", "kv"), CASES)
 def test_every_order_gives_the_same_bits(
-    tmp_path: Path, family: str, weights: str, chiplets: int
+    tmp_path: Path, family: str, weights: str, chiplets: int, kv: str
 ) -> None:
-    files = compiled(tmp_path / "m", SPECS[family], weights=weights, chiplets=chiplets)
+    files = compiled(tmp_path / "m", SPECS[family], weights=weights, chiplets=chiplets, kv=kv)
     ids = np.arange(21, dtype=np.int32) * 7 % files.manifest.spec.vocab
     results = []
     for order in (as_early, as_late, shuffled(1), shuffled(2)):

@@ -68,14 +68,17 @@ def test_only_real_rows_are_copied(tmp_path: Path, valid: int) -> None:
 
 
 @pytest.mark.parametrize(("past", "valid"), [(0, 1), (31, 1), (32, 1), (10, 16), (100, 28)])
-def test_only_positions_in_use_are_copied(tmp_path: Path, past: int, valid: int) -> None:
-    D, heads, capacity = 32, 2, 128
-    row = D * 2 * capacity
+@pytest.mark.parametrize(("dtype", "width", "each"), [("bf16", 32, 64), ("u8", 34, 34)])
+def test_only_positions_in_use_are_copied(
+    tmp_path: Path, past: int, valid: int, dtype: str, width: int, each: int
+) -> None:
+    heads, capacity = 2, 128
+    row = each * capacity
     x, y = Region("kv", 0, heads, row, row), Region("shared", 1 << 15, heads, row, row)
-    command = copy("copy", x, y, "bf16", extent="positions", width=D)
+    command = copy("copy", x, y, dtype, extent="positions", width=width)
     native, meant = both(command, 1 << 16, Run(past, valid), tmp_path)
     np.testing.assert_array_equal(native, meant)
-    used = -(-(past + valid) // 32) * 32 * D * 2
+    used = -(-(past + valid) // 32) * 32 * each
     assert ENTRIES["copy"].cost(command, Run(past, valid)).reads == {"x": heads * used}
 
 

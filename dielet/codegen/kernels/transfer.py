@@ -32,7 +32,7 @@ def copy(k: Kernel, t: Target, s: Copy) -> None:
             rows = k.minimum(rows, k.valid)
         if s.extent == "positions":
             panels = (k.past + k.valid + (PANEL - 1)) // PANEL
-            words = k.minimum(words, panels * PANEL * k.param())
+            words = k.minimum(words, panels * k.param())
         blocks = (words + (BLOCK - 1)) // BLOCK
         first, last = k.share(rows * blocks)
         with k.loop(first, last) as unit:

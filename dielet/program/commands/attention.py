@@ -20,6 +20,7 @@ from dielet.program.commands.values import rms_normed, rotated, store
 from dielet.program.types import Command, Operand
 
 CACHES = ("k_cache", "v_cache")  # with the attribute `kv`, their number format; without, bf16
+CACHE_DTYPES = {"bf16": "bf16", "int8": "u8"}  # of the operands, by number format
 ROW_BLOCK = 16  # rows of a chunk that an attention kernel takes together
 
 

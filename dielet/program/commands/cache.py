@@ -52,7 +52,8 @@ def read_keys(cache: Head, kv: str, D: int) -> F32:
     codes, scales = _panels(cache, D)
     lanes = codes.reshape(-1, D // 4, PANEL, 4).transpose(0, 2, 1, 3) ^ np.uint8(128)
     # The transform is its own inverse but for the length.
-    return spread(_scaled(lanes, scales, D)) / np.float32(spread_block(D))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return spread(_scaled(lanes, scales, D)) / np.float32(spread_block(D))
 
 
 def read_values(cache: Head, kv: str, D: int) -> F32:
@@ -72,4 +73,5 @@ def _panels(cache: Head, D: int) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]
 
 def _scaled(codes: NDArray[np.uint8], scales: NDArray[np.uint16], D: int) -> F32:
     numbers = np.ascontiguousarray(codes).view(np.int8).reshape(-1, D).astype(np.float32)
-    return numbers * from_bf16(scales.reshape(-1))[:, None]
+    with np.errstate(over="ignore", invalid="ignore"):  # what was never written may be anything
+        return numbers * from_bf16(scales.reshape(-1))[:, None]

@@ -150,7 +150,7 @@ def stride(c: Command, role: str) -> int:
     return operand.region.stride // ITEM_SIZE[operand.dtype]
 
 
-ITEM_SIZE = {"f32": 4, "i32": 4, "bf16": 2, "s8": 1, "packed": 1}
+ITEM_SIZE = {"f32": 4, "i32": 4, "bf16": 2, "s8": 1, "u8": 1, "packed": 1}
 
 
 def rows_of(c: Command, run: Run) -> int:

@@ -43,7 +43,7 @@ class Transfer(Entry):
             found += [x.region.rows, x.region.width // WORD]
             found += [x.region.stride // WORD, y.region.stride // WORD]
             if c.attrs["extent"] == "positions":
-                found.append(int(c.attrs["width"]) * ITEM_SIZE[x.dtype] // WORD)
+                found.append(PANEL * int(c.attrs["width"]) * ITEM_SIZE[x.dtype] // WORD)
         return tuple(found)
 
     def moved(self, c: Command, operand: Operand, run: Run | None) -> int:
