@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,69 +21,67 @@ _CHIPLET = re.compile(r"Chiplet (\d+)")
 _LAYER = re.compile(r"(?<=\.)(\d+)(?=\.)")
 _PREFIX = re.compile(r"(?:i(\d+)_)?(\d+)_(.+)", re.DOTALL)
 _ONE = "0_"  # stands before what follows the sequence, to make a name of it again
-NO_INSTANCE = -1
 COMMAND, RUN, WORK, OTHER = range(4)
 """What a slice can be: a command of an engine, a run of a program, host work, none of these."""
 
 
+Step = tuple[int | None, int]
+"""Instance, if it is known, and sequence."""
+
+
 @dataclass(frozen=True)
 class Names:
-    """Of every text, as a slice's name.
+    """What names say: steps, and of everything that follows the sequence in a name (a rest) the
+    workload (-1: none), the operation (a place in `operations`) and the index."""
 
-    step: place in `steps`, -1 for what is no name.  rest: place in what follows the sequence.
-    Of each rest: workload (-1: none), operation (a place in `operations`) and index.
-    """
-
-    step: I32
-    rest: I32
-    steps: list[tuple[int | None, int]]
+    steps: list[Step]
     workload: I32
     operation: I32
     index: I32
     operations: list[str]
 
 
-def read_names(texts: list[str], used: I32) -> Names:
-    """Take the names apart that slices have; `used`: their numbers."""
-    step = np.full(len(texts) + 1, -1, np.int32)  # the last one is for slices without a name
-    rest = np.full(len(texts) + 1, -1, np.int32)
-    steps: dict[tuple[int, int], int] = {}
-    rests: dict[str, int] = {}
-    parts: list[tuple[int, int, int]] = []
+def read_rests(rests: Sequence[str], steps: list[Step]) -> tuple[Names, NDArray[np.bool_]]:
+    """The names, and which of the rests are rests of names."""
+    parts = np.full((len(rests), 3), -1, np.int32)
     operations: dict[str, int] = {}
-    prefixes: dict[str, int] = {}
-    for number in used.tolist():
-        head, _, tail = texts[number].partition("_")
-        if head[:1] == "i":
-            middle, _, tail = tail.partition("_")
-            head = f"{head}_{middle}"
-        place = rests.get(tail)
-        if place is None:
-            found = parse(_ONE + tail)
-            if found is None:
-                continue
-            place = rests[tail] = len(rests)
+    for row, rest in enumerate(rests):
+        found = parse(_ONE + rest)
+        if found is not None:
             operation = operations.setdefault(found.layer or "", len(operations))
             workload = -1 if found.workload is None else found.workload
-            parts.append((workload, operation, found.command or 0))
-        known = prefixes.get(head)
-        if known is None:
-            instance = _PREFIX.fullmatch(head + "_x")
-            if instance is None:
-                continue
-            key = int(instance[1] or NO_INSTANCE), int(instance[2])
-            known = prefixes[head] = steps.setdefault(key, len(steps))
-        step[number], rest[number] = known, place
-    columns = np.array(parts, np.int64).reshape(-1, 3)
-    return Names(
-        step=step,
-        rest=rest,
-        steps=[(None if i == NO_INSTANCE else i, s) for i, s in steps],
-        workload=columns[:, 0].astype(np.int32),
-        operation=columns[:, 1].astype(np.int32),
-        index=columns[:, 2].astype(np.int32),
-        operations=list(operations),
-    )
+            parts[row] = workload, operation, found.command or 0
+    names = Names(steps, parts[:, 0], parts[:, 1], parts[:, 2], list(operations))
+    return names, parts[:, 1] >= 0
+
+
+def read_names(texts: Sequence[str], used: I32) -> tuple[I32, I32, list[str], list[Step]]:
+    """By text: its step and its rest, -1 where it is no name; all rests, and steps.
+
+    used: the texts that are looked at.  One more place is for slices without a name.
+    """
+    step = np.full(len(texts) + 1, -1, np.int32)
+    rest = np.full(len(texts) + 1, -1, np.int32)
+    steps: dict[Step, int] = {}
+    rests: dict[str, int] = {}
+    for number in used.tolist():
+        found = _PREFIX.fullmatch(texts[number])
+        if found is not None:
+            key = None if found[1] is None else int(found[1]), int(found[2])
+            step[number] = steps.setdefault(key, len(steps))
+            rest[number] = rests.setdefault(found[3], len(rests))
+    return step, rest, list(rests), list(steps)
+
+
+def in_order(rest: I32, rests: Sequence[str]) -> tuple[I32, list[str]]:
+    """Rests of slices, and those texts, numbered anew in the order in which slices have them."""
+    first = np.full(len(rests) + 1, len(rest), np.int64)
+    first[rest[::-1]] = np.arange(len(rest))[::-1]
+    order = np.argsort(first[:-1], kind="stable")
+    number = np.empty(len(rests) + 1, np.int32)
+    number[order] = np.arange(len(rests))
+    number[-1] = -1
+    return number[rest], [rests[n] for n in order.tolist()]
 
 
 def class_of(engine: str) -> str:

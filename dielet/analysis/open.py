@@ -11,27 +11,24 @@ from numpy.typing import NDArray
 
 from dielet.analysis.edges import Edges, find_edges
 from dielet.analysis.events import (
-    BYTES,
     FORMAT,
     KIND,
     NONE,
-    OPS,
-    PERCENT,
     ROUTE,
     SHAPE,
     WAITS,
+    Details,
     Events,
+    read_events,
 )
 from dielet.analysis.names import (
     COMMAND,
     OTHER,
     RUN,
     WORK,
-    Names,
     group_of,
     lane_of,
     layer_of,
-    read_names,
 )
 from dielet.analysis.table import (
     F64,
@@ -57,26 +54,26 @@ def open_table(path: str | Path) -> Table:
 
     Raises MissingFile, or DamagedFile for what is no trace or has no names that are understood.
     """
-    return table_of(Events.read(path), str(path))
+    return table_of(read_events(path), str(path))
 
 
 def table_of(events: Events, path: str = "the trace") -> Table:
     """The tables of a trace that has been read; `path` is for messages."""
-    trace = events.trace
-    role, lane, lanes = _tracks(trace)
-    names = read_names(trace.texts, np.unique(trace.name[trace.name >= 0]))
-    step = names.step[trace.name]
-    named, closed = step >= 0, trace.duration >= 0
+    if not len(events):
+        raise DamagedFile(_refusal(events, path, 0))
+    role, lane, lanes, trace = _tracks(events)
+    names, named, closed = events.names, events.step >= 0, events.duration >= 0
     at = np.flatnonzero((role == COMMAND) & named & closed)
     if not len(at):
-        raise DamagedFile(_refusal(trace, path, int((role == COMMAND).sum())))
-    runs, run, at = _runs(events, names, np.flatnonzero((role == RUN) & named & closed), at)
+        raise DamagedFile(_refusal(events, path, int((role == COMMAND).sum())))
+    runs, run, at = _runs(events, np.flatnonzero((role == RUN) & named & closed), at)
     texts = list(names.operations)
     kinds: list[Kind] = []
     edges: list[Edges] = []
-    rest = names.rest[trace.name[at]]
-    for group in _groups(rest, lane[at], run, runs):
-        kind, found = _kind(events, names, runs, group, at, rest, lane, lanes, texts)
+    groups = list(_groups(events.rest[at], lane[at], run, runs))
+    details = events.details(np.concatenate([at[group.places[0]] for group in groups]))
+    for group in groups:
+        kind, found = _kind(events, details, runs, group, at, lane, lanes, texts)
         kinds.append(kind)
         edges.append(found)
     kinds, executors = with_executors(kinds, lanes, trace.attributes)
@@ -89,12 +86,12 @@ def table_of(events: Events, path: str = "the trace") -> Table:
         steps=names.steps,
         runs=runs,
         kinds=tuple(kinds),
-        host=_host(trace, names, np.flatnonzero((role == WORK) & closed)),
-        counters=_counters(trace),
+        host=_host(events, np.flatnonzero((role == WORK) & closed)),
+        counters=_counters(trace, events),
         layer={n: layer_of(name) for n, name in enumerate(names.operations)},
         group={n: group_of(name) for n, name in enumerate(names.operations)},
         found=Found(
-            slices=len(trace),
+            slices=len(events),
             commands=len(at),
             open_slices=int((~closed).sum()),
             unnamed=int(((role == OTHER) | (~named & (role != WORK))).sum()),
@@ -105,53 +102,52 @@ def table_of(events: Events, path: str = "the trace") -> Table:
             waits=sum(found.waits for found in edges),
             waits_resolved=sum(found.resolved for found in edges),
             backward=sum(found.backward for found in edges),
-            stray=trace.stray,
-            truncated=trace.truncated,
-            old_names=bool((names.workload[rest] < 0).all()),
+            stray=events.stray,
+            truncated=events.truncated,
+            old_names=bool((names.workload[events.rest[at]] < 0).all()),
         ),
     )
 
 
-def _refusal(trace: Trace, path: str, commands: int) -> str:
-    if not len(trace):
+def _refusal(events: Events, path: str, commands: int) -> str:
+    if events.truncated:
+        return f"{path} is cut off before the first command; copy it again, or profile again"
+    if not len(events):
         return (
             f"{path} is a trace without a single slice; profile something that runs, "
             "with `dielet run --profile`"
         )
-    if trace.truncated:
-        return f"{path} is cut off before the first command; copy it again, or profile again"
+    trace = events.details([0]).trace
     example = trace.texts[int(trace.name[0])] if trace.name[0] >= 0 else ""
     return (
-        f"{path} is a trace, but none of its {len(trace):,} slices ({commands:,} on engine tracks) "
-        f"is called like `i0_0_W0_LAYER_0`; the first is {example!r}; "
+        f"{path} is a trace, but none of its {len(events):,} slices ({commands:,} on engine "
+        f"tracks) is called like `i0_0_W0_LAYER_0`; the first is {example!r}; "
         "give a trace of dielet's profiler, or one with such names"
     )
 
 
-def _tracks(trace: Trace) -> tuple[NDArray[np.uint8], I32, list[Lane]]:
-    """Of every slice what it is and its lane; the lanes."""
-    uuids, place = np.unique(trace.track, return_inverse=True)
-    first = np.zeros(len(uuids), np.int64)
-    first[place[::-1]] = np.arange(len(place))[::-1]
-    found = []
-    for uuid, slice_ in zip(uuids.tolist(), first.tolist(), strict=True):
-        category = int(trace.category[slice_])
-        found.append(lane_of(trace.path(uuid), trace.texts[category] if category >= 0 else ""))
+def _tracks(events: Events) -> tuple[NDArray[np.uint8], I32, list[Lane], Trace]:
+    """Of every slice what it is and its lane; the lanes; a trace that knows the tracks."""
+    uuids, first, place = np.unique(events.track, return_index=True, return_inverse=True)
+    details = events.details(first)
+    found = [
+        lane_of(details.trace.path(uuid), category)
+        for uuid, category in zip(uuids.tolist(), details.categories(first), strict=True)
+    ]
     roles = np.array([role for role, _ in found], np.uint8)
-    return roles[place], place.astype(np.int32), [lane for _, lane in found]
+    return roles[place], place.astype(np.int32), [lane for _, lane in found], details.trace
 
 
-def _runs(events: Events, names: Names, marks: I64, at: I64) -> tuple[Runs, I32, I64]:
+def _runs(events: Events, marks: I64, at: I64) -> tuple[Runs, I32, I64]:
     """The runs; the number of each command's; the commands in order of run, then start.
 
     marks: slices that stand for whole runs.
     """
-    trace = events.trace
+    names = events.names
     most = int(names.workload.max(initial=0)) + 1
     key, mark_key = (
-        names.step[trace.name[s]] * np.int64(most) + np.maximum(names.workload[rest], 0)
+        events.step[s] * np.int64(most) + np.maximum(names.workload[events.rest[s]], 0)
         for s in (at, marks)
-        for rest in (names.rest[trace.name[s]],)
     )
     count = len(names.steps) * most
     start, end = np.full(count, np.iinfo(np.int64).max), np.full(count, NONE, np.int64)
@@ -159,10 +155,10 @@ def _runs(events: Events, names: Names, marks: I64, at: I64) -> tuple[Runs, I32,
         order = np.argsort(key, kind="stable")
         at, key = at[order], key[order]
     edges = np.flatnonzero(np.diff(key, prepend=NONE))
-    start[key[edges]] = np.minimum.reduceat(trace.start[at], edges)
-    end[key[edges]] = np.maximum.reduceat(trace.start[at] + trace.duration[at], edges)
-    np.minimum.at(start, mark_key, trace.start[marks])
-    np.maximum.at(end, mark_key, trace.start[marks] + trace.duration[marks])
+    start[key[edges]] = np.minimum.reduceat(events.start[at], edges)
+    end[key[edges]] = np.maximum.reduceat(events.start[at] + events.duration[at], edges)
+    np.minimum.at(start, mark_key, events.start[marks])
+    np.maximum.at(end, mark_key, events.start[marks] + events.duration[marks])
     present = np.flatnonzero(end >= 0)
     present = present[np.argsort(start[present], kind="stable")]
     number = np.full(count, NONE, np.int32)
@@ -175,7 +171,8 @@ def _runs(events: Events, names: Names, marks: I64, at: I64) -> tuple[Runs, I32,
     said[number[mark_key]] = marks
     step = present // most
     instances = [names.steps[s][0] for s in step.tolist()]
-    phases = events.words("phase", said)
+    details = events.details(marks)
+    phases = details.words("phase", said)
     runs = Runs(
         step=step,
         workload=present % most,
@@ -185,11 +182,8 @@ def _runs(events: Events, names: Names, marks: I64, at: I64) -> tuple[Runs, I32,
             phase or ("run" if instance is None else f"instance {instance}")
             for phase, instance in zip(phases, instances, strict=True)
         ],
-        program=events.words("program", said),
-        **{
-            key: np.where(said >= 0, events.number(key, said), NONE)
-            for key in ("tokens", "valid", "past", "capacity")
-        },
+        program=details.words("program", said),
+        **{key: details.numbers(key, said) for key in ("tokens", "valid", "past", "capacity")},
     )
     return runs, run, at
 
@@ -255,38 +249,31 @@ def _told_apart(piece: I32, count: int, first: I64, length: I64) -> tuple[I32, i
 
 def _kind(
     events: Events,
-    names: Names,
+    details: Details,
     runs: Runs,
     group: _Group,
     at: I64,
-    rest: I32,
     lane: I32,
     lanes: list[Lane],
     texts: list[str],
 ) -> tuple[Kind, Edges]:
-    trace, places = events.trace, group.places
-    slices = at[places]
+    names, slices = events.names, at[group.places]
     sample = slices[0]
-    words = {key: events.words(key, sample) for key in (KIND, SHAPE, FORMAT, ROUTE, WAITS)}
+    words = {key: details.words(key, sample) for key in (KIND, SHAPE, FORMAT, ROUTE, WAITS)}
     pieces = Pieces(
         lane=lane[sample],
         executor=np.zeros(len(sample), np.int32),
-        operation=names.operation[rest[places[0]]],
-        index=names.index[rest[places[0]]],
-        **{
-            name: _numbers(words[key], texts)
-            for name, key in (
-                ("kind", KIND),
-                ("shape", SHAPE),
-                ("format", FORMAT),
-                ("route", ROUTE),
-            )
-        },
+        operation=names.operation[events.rest[sample]],
+        index=names.index[events.rest[sample]],
+        kind=_numbers(words[KIND], texts),
+        shape=_numbers(words[SHAPE], texts),
+        format=_numbers(words[FORMAT], texts),
+        route=_numbers(words[ROUTE], texts),
     )
-    start = trace.start[slices]
-    end = start + trace.duration[slices]
+    start = events.start[slices]
+    end = start + events.duration[slices]
     edges = find_edges(
-        pieces, lanes, names.operations, words[WAITS], events.flows(sample), start[0], end[0]
+        pieces, lanes, names.operations, words[WAITS], details.flows(sample), start[0], end[0]
     )
     first = int(group.runs[0])
     kind = Kind(
@@ -296,10 +283,10 @@ def _kind(
         pieces=pieces,
         start=start,
         end=end,
-        nbytes=events.number(BYTES, slices),
-        ops=events.number(OPS, slices),
-        percent=events.number(PERCENT, slices).astype(np.int32),
-        bound=events.bound(slices),
+        nbytes=events.nbytes[slices],
+        ops=events.ops[slices],
+        percent=events.percent[slices],
+        bound=events.bound[slices],
         edges=edges.pairs,
     )
     return kind, edges
@@ -316,23 +303,22 @@ def _numbers(words: list[str], texts: list[str]) -> I32:
     return np.array([known[word] for word in words], np.int32)
 
 
-def _host(trace: Trace, names: Names, at: I64) -> HostWork:
-    step, rest = names.step[trace.name[at]], names.rest[trace.name[at]]
-    texts = [trace.texts[n] if n >= 0 else "" for n in trace.name[at].tolist()]
+def _host(events: Events, at: I64) -> HostWork:
+    names = events.names
+    what = [*names.operations, ""]
+    rest = events.rest[at]
+    operation = np.where(rest >= 0, names.operation[rest], NONE)
     return HostWork(
-        start=trace.start[at],
-        end=trace.start[at] + trace.duration[at],
-        step=step.astype(np.int64),
-        what=[
-            names.operations[names.operation[r]] if r >= 0 else text
-            for r, text in zip(rest.tolist(), texts, strict=True)
-        ],
+        start=events.start[at],
+        end=events.start[at] + events.duration[at],
+        step=events.step[at].astype(np.int64),
+        what=[what[n] for n in operation.tolist()],
     )
 
 
-def _counters(trace: Trace) -> dict[CounterKey, tuple[I64, F64]]:
+def _counters(trace: Trace, events: Events) -> dict[CounterKey, tuple[I64, F64]]:
     found = {}
-    for uuid, series in trace.counters.items():
+    for uuid, series in events.counters.items():
         _, lane = lane_of(trace.path(uuid), "")
         info = trace.tracks.get(uuid)
         if info is not None:

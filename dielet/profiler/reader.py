@@ -112,6 +112,11 @@ def read_trace(path: str | Path) -> Trace:
         raise DamagedFile(f"{path}: {error}") from None
 
 
+def read_packets(data: Buffer) -> Trace:
+    """Read packets that are in memory, as they would stand in a file."""
+    return _Reader().read(data)
+
+
 @dataclass
 class _Reader:
     """Goes through the packets in order and collects what they say."""

@@ -1,0 +1,335 @@
+"""Runs the generated reader over a file, plain or compressed, block by block."""
+
+from __future__ import annotations
+
+import mmap
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dielet.analysis import scanner as s
+from dielet.analysis.table import F64, I32, I64
+from dielet.errors import DamagedFile
+from dielet.profiler import perfetto as p
+from dielet.profiler.reader import Trace, read_packets
+from dielet.profiler.scan import fields
+from dielet.program.records import BOUNDS
+
+try:
+    from isal import isal_zlib as inflate  # the same format, several times as fast
+except ImportError:
+    import zlib as inflate  # type: ignore[no-redef]
+
+_ERRORS: tuple[Any, ...] = (zlib.error, inflate.error)
+BLOCK = 32 << 20  # bytes of a plain file that are looked at together
+_MOST_UNPACKED = 64 << 20
+_LEAST_PLAIN, _LEAST_PACKED = 40, 6  # bytes of a file that a slice takes at the very least
+_MOST_RESTS, _MOST_STEPS = s.REST_SLOTS // 2, s.STEP_SLOTS // 2
+_COLUMNS = {b"bytes": s.NBYTES, b"operations": s.OPS, b"% of peak": s.PERCENT,
+            b"bound by": s.BOUND}  # fmt: skip
+_PER_SLICE = (
+    "start", "duration", "track", "step", "rest", "place", "nbytes", "ops", "percent", "bound",
+)  # fmt: skip
+_TYPES = {"i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8, "double": np.float64}
+
+
+class Unfit(Exception):
+    """The trace needs a general reader."""
+
+
+@dataclass
+class Block:
+    """Where packets stand: a stretch of the file, packed or not, and its first slice's number."""
+
+    first: int
+    begin: int
+    length: int
+    packed: bool
+
+
+@dataclass
+class Scan:
+    """What was read.  step, rest: per slice, -1 where the name is none; rests: texts by number.
+
+    row: where each slice stood in the file, None if they were in order of start.  others: packets
+    that are no events, with the number of the slice that came next in the file.
+    """
+
+    path: Path
+    start: I64
+    duration: I64
+    track: NDArray[np.int16]
+    step: I32
+    rest: I32
+    place: I32
+    nbytes: I64
+    ops: I64
+    percent: I32
+    bound: NDArray[np.int8]
+    steps: I64
+    rests: list[str]
+    counters: dict[int, tuple[I64, F64]]
+    stray: int
+    truncated: bool
+    blocks: list[Block]
+    row: I64 | None = None
+    others: list[tuple[int, bytes]] = field(default_factory=list)
+
+    def packets(self, slices: I64) -> Trace:
+        """Some slices with everything that is said of them, and all that is no event.
+
+        slices: in order; the trace's slices are in the same.
+        """
+        found: list[tuple[int, int, bytes]] = [(row, 0, body) for row, body in self.others]
+        rows = slices if self.row is None else self.row[slices]
+        block = np.searchsorted([b.first for b in self.blocks], rows, side="right") - 1
+        with self.path.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        for number in np.unique(block).tolist():
+            where = self.blocks[number]
+            content: bytes | mmap.mmap = data
+            if where.packed:
+                content = _unpacked(data[where.begin : where.begin + where.length])
+            mine = block == number
+            places = self.place[slices[mine]].astype(np.int64)
+            places += 0 if where.packed else where.begin
+            for row, place in zip(rows[mine].tolist(), places.tolist(), strict=True):
+                found.append((row, 1, _packet_at(content, place)))
+        data.close()
+        found.sort(key=lambda item: item[:2])
+        whole = b"".join(p.packet(body) for _, _, body in found)
+        return read_packets(np.frombuffer(whole, np.uint8))
+
+
+def _packet_at(data: bytes | mmap.mmap, place: int) -> bytes:
+    """The packet that begins at `place`, without its tag and length."""
+    length = shift = 0
+    at = place + 1
+    while True:
+        byte = data[at]
+        length |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return data[at : at + length]
+
+
+def _unpacked(data: bytes | memoryview) -> bytes:
+    try:
+        tool = inflate.decompressobj(31 if bytes(data[:2]) == b"\x1f\x8b" else 15)
+        out: bytes = tool.decompress(data, _MOST_UNPACKED)
+    except _ERRORS as error:
+        raise DamagedFile(f"a compressed packet is damaged ({error})") from None
+    if tool.unconsumed_tail:
+        raise DamagedFile(f"a compressed packet holds more than {_MOST_UNPACKED} bytes")
+    return out
+
+
+def scan(path: Path) -> Scan:
+    """Read the trace at `path`.
+
+    Raises Unfit for what only a general reader can do, and DamagedFile for what is no trace.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    scanning = _Scanning(path, size, data)
+    scanning.run()
+    return scanning.result()
+
+
+class _Scanning:
+    def __init__(self, path: Path, size: int, data: mmap.mmap) -> None:
+        self.path, self.size, self.data = path, size, data
+        self.whole = np.frombuffer(data, np.uint8)
+        packed = _is_packed(self.whole[:4096].tobytes())
+        rows = size // (_LEAST_PACKED if packed else _LEAST_PLAIN) + 1024
+        self.arrays = _arrays(rows)
+        self.state = np.zeros(len(s.STATE) + len(s.ARRAYS), np.int64)
+        self.state[len(s.STATE) :] = [array.ctypes.data for array in self.arrays.values()]
+        for name, value in (
+            ("most_rows", rows), ("most_samples", rows), ("names", len(self.arrays["name_step"])),
+            ("most_rests", _MOST_RESTS), ("most_steps", _MOST_STEPS), ("last_key", -1),
+        ):  # fmt: skip
+            self._set(name, value)
+        self.rests: list[str] = []
+        self.others: list[tuple[int, bytes]] = []
+        self.blocks: list[Block] = []
+        self.truncated = False
+        self.call = s.scan_function()
+
+    def _get(self, name: str) -> int:
+        return int(self.state[s.STATE.index(name)])
+
+    def _set(self, name: str, value: int) -> None:
+        self.state[s.STATE.index(name)] = value
+
+    def run(self) -> None:
+        begin = 0
+        while begin < self.size:
+            length = min(BLOCK, self.size - begin)
+            done = self._block(Block(self._get("rows"), begin, length, False), self.whole)
+            if done == 0:
+                if begin == 0 and self.whole[0] != p.PACKET_TAG:
+                    raise DamagedFile("damaged")
+                if length < self.size - begin:
+                    raise Unfit  # a packet larger than a block
+                self.truncated = True
+                return
+            page = mmap.PAGESIZE
+            low, high = begin // page * page, (begin + done) // page * page
+            if high > low:
+                self.data.madvise(mmap.MADV_DONTNEED, low, high - low)
+            begin += done
+            if self.truncated:
+                return
+
+    def _block(self, block: Block, data: NDArray[np.uint8], offset: int | None = None) -> int:
+        """Scan a block; how many of its bytes were whole packets."""
+        base = data.ctypes.data + (block.begin if offset is None else offset)
+        at = 0
+        self.blocks.append(block)
+        while True:
+            self._set("data", base)
+            self._set("at", at)
+            self._set("end", block.length if offset is None else len(data))
+            code = self.call(self.state.ctypes.data)
+            at = self._get("at")
+            view = data[block.begin if offset is None else 0 :]
+            self._new_rests(view)
+            if code == s.DONE:
+                return at
+            if code == s.CUT:
+                if offset is not None or block.begin + block.length >= self.size:
+                    self.truncated = True
+                return at
+            if code in (s.OTHER, s.COMPRESSED):
+                place = self._get("packet")
+                packet = view[place : place + self._get("length")].tobytes()
+                if code == s.OTHER:
+                    self._other(packet)
+                else:
+                    self._compressed(block, place, packet)
+                    rest = Block(self._get("rows"), block.begin, block.length, False)
+                    self.blocks.append(rest)
+            elif code == s.DAMAGED:
+                raise DamagedFile("damaged")
+            else:
+                raise Unfit
+
+    def _compressed(self, block: Block, place: int, packet: bytes) -> None:
+        if block.packed:
+            raise Unfit  # packed within packed
+        for number, body in fields(packet):
+            if number == p.COMPRESSED and isinstance(body, bytes):
+                unpacked = np.frombuffer(_unpacked(body), np.uint8)
+                where = block.begin + place + len(packet) - len(body)
+                inner = Block(self._get("rows"), where, len(body), True)
+                if self._block(inner, unpacked, 0) < len(unpacked):
+                    self.truncated = True
+
+    def _new_rests(self, data: NDArray[np.uint8]) -> None:
+        for number in range(len(self.rests), self._get("rests")):
+            place = int(self.arrays["rest_place"][number])
+            text = data[place : place + int(self.arrays["rest_length"][number])]
+            self.rests.append(text.tobytes().decode(errors="replace"))
+
+    def _other(self, packet: bytes) -> None:
+        self.others.append((self._get("rows"), packet))
+        for number, body in fields(packet):
+            if number == p.FLAGS and isinstance(body, int) and body & p.CLEARED:
+                self.arrays["column"].fill(0)
+                self.arrays["bound_of"].fill(-1)
+                self._set("default_track", 0)
+        for number, body in fields(packet):
+            if isinstance(body, bytes):
+                self._part(number, body)
+
+    def _part(self, number: int, body: bytes) -> None:
+        if number == p.INTERNED:
+            for kind, entry in fields(body):
+                if kind in (p.KEYS, p.STRINGS) and isinstance(entry, bytes):
+                    self._text(kind, dict(fields(entry)))
+        elif number == p.DEFAULTS:
+            for kind, defaults in fields(body):
+                if kind == p.EVENT_DEFAULTS and isinstance(defaults, bytes):
+                    self._set("default_track", int(dict(fields(defaults)).get(p.TRACK, 0)))
+
+    def _text(self, kind: int, parts: dict[int, int | bytes]) -> None:
+        iid, text = parts.get(1, 0), parts.get(2, b"")
+        if not isinstance(iid, int) or not isinstance(text, bytes):
+            return
+        if kind == p.KEYS and text in _COLUMNS:
+            if iid >= s.KEYS:
+                raise Unfit
+            self.arrays["column"][iid] = _COLUMNS[text]
+        elif kind == p.STRINGS and text.decode(errors="replace") in BOUNDS:
+            if iid >= s.KEYS:
+                raise Unfit
+            self.arrays["bound_of"][iid] = BOUNDS.index(text.decode())
+
+    def result(self) -> Scan:
+        rows, samples = self._get("rows"), self._get("samples")
+        a = self.arrays
+        columns = {name: a[name][:rows] for name in _PER_SLICE}
+        row = None
+        if (columns["start"][1:] < columns["start"][:-1]).any():
+            row = np.argsort(columns["start"], kind="stable")
+            columns = {name: column[row] for name, column in columns.items()}
+        return Scan(
+            path=self.path,
+            **columns,
+            steps=a["step_key"][: self._get("steps")].copy(),
+            rests=self.rests,
+            counters=_counters(
+                a["sample_track"][:samples], a["sample_time"][:samples], a["sample_value"][:samples]
+            ),
+            stray=self._get("stray"),
+            truncated=self.truncated,
+            blocks=self.blocks,
+            row=row,
+            others=self.others,
+        )
+
+
+def _is_packed(head: bytes) -> bool:
+    mark = bytes((p.COMPRESSED << 3 & 127 | 2 | 128, p.COMPRESSED >> 4))
+    return mark in head
+
+
+def _arrays(rows: int) -> dict[str, NDArray[Any]]:
+    """Memory that is not touched before it is used costs nothing."""
+    names = max(rows, 1 << 16)
+    sizes = {
+        "name_step": names, "name_rest": names, "rest_hash": s.REST_SLOTS,
+        "rest_number": s.REST_SLOTS, "rest_place": _MOST_RESTS, "rest_length": _MOST_RESTS,
+        "step_hash": s.STEP_SLOTS, "step_number": s.STEP_SLOTS, "step_key": _MOST_STEPS,
+        "column": s.KEYS, "bound_of": s.KEYS,
+        "open": s.TRACKS, "latest": s.TRACKS,
+    }  # fmt: skip
+    found: dict[str, NDArray[Any]] = {}
+    for name, kind in s.ARRAYS.items():
+        size = sizes.get(name, rows)
+        zeroed = name.endswith("_hash") or name in (
+            "column",
+            "is_run",
+            "name_step",
+            "name_rest",
+            "latest",
+        )
+        found[name] = (np.zeros if zeroed else np.empty)(size, _TYPES[str(kind)])
+    for name in ("bound_of", "open"):
+        found[name].fill(-1)
+    return found
+
+
+def _counters(track: NDArray[np.int16], time: I64, value: F64) -> dict[int, tuple[I64, F64]]:
+    order = np.argsort(track, kind="stable")
+    edges = np.flatnonzero(np.diff(track[order], prepend=-1))
+    return {
+        int(track[order[low]]): (time[rows], value[rows])
+        for low, rows in zip(edges.tolist(), np.split(order, edges[1:]), strict=True)
+    } if len(track) else {}  # fmt: skip

@@ -1,0 +1,404 @@
+"""Reads events of traces like ours as generated code: times, numbers, and who each slice is.
+
+What it meets beside events (tracks, attributes, texts that are no names) it hands back, and goes
+on when that has been taken in.  It gives up on what only general readers can do: texts within
+events, tracks whose events are out of order, several sequences.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from dielet import paths
+from dielet.codegen import host_target
+from dielet.codegen.function import Function, Module, Pointer, Repeat, Var
+from dielet.codegen.library import Library, Unit, load_units
+from dielet.codegen.values import F64, I8, I16, I32, I64, PTR, Value
+from dielet.profiler import perfetto as p
+
+SYMBOL = "trace_scan"
+DONE, OTHER, COMPRESSED, FULL, CUT, STRANGE, DAMAGED = range(7)
+"""What the function returns: `data` is read; a packet for others; packed packets; no room; the
+last packet is cut off; not for us; damaged."""
+
+STATE = (
+    "data", "at", "end", "packet", "length", "rows", "most_rows", "samples", "most_samples",
+    "names", "rests", "most_rests", "steps", "most_steps", "last_key", "last_step",
+    "stray", "default_track", "sequence",
+)  # fmt: skip
+"""Words of the table: places are bytes of `data`; `most_` is what there is room for."""
+ARRAYS = {
+    "start": I64, "duration": I64, "nbytes": I64, "ops": I64, "place": I32, "step": I32,
+    "rest": I32, "below": I32, "percent": I32, "track": I16, "bound": I8,
+    "sample_time": I64, "sample_value": F64, "sample_track": I16,
+    "name_step": I32, "name_rest": I32, "rest_hash": I64, "rest_number": I32,
+    "rest_place": I64, "rest_length": I32, "step_hash": I64, "step_number": I32, "step_key": I64,
+    "column": I8, "bound_of": I8, "open": I32, "latest": I64,
+}  # fmt: skip
+"""Addresses that follow them: per row, per counter sample, per name, tables, new texts."""
+TRACKS, KEYS = 1 << 15, 256
+REST_SLOTS, STEP_SLOTS = 1 << 17, 1 << 21
+NBYTES, OPS, PERCENT, BOUND = 1, 2, 3, 4  # in `column`: where a key's value goes
+_FNV, _PRIME, _SPREAD = (
+    0xCBF29CE484222325 - (1 << 64),
+    0x100000001B3,
+    0x9E3779B97F4A7C15 - (1 << 64),
+)
+_FIXED64, _LENGTH, _FIXED32 = 1, 2, 5
+
+
+def scan_module(fused: bool) -> Module:
+    module = Module(fused)
+    _Writer(module.function(SYMBOL, [PTR], I64)).write()
+    return module
+
+
+class _Writer:
+    """Writes `i64 trace_scan(ptr table)`."""
+
+    def __init__(self, k: Function) -> None:
+        self.k = k
+        self.table = Pointer(k.args[0], I64)
+        self.word = {name: place for place, name in enumerate(STATE)}
+        self.a = {
+            name: k.pointer(self.table[len(STATE) + n], kind)
+            for n, (name, kind) in enumerate(ARRAYS.items())
+        }
+        self.data = k.pointer(self.get("data"), I8)
+        self.code = k.var(k.i64(DONE))
+        self.at, self.end = k.var(self.get("at")), self.get("end")
+        names = "time event event_end interned interned_end flags other"
+        names += " kind track name note note_end key value counter"
+        self.v = {name: k.var(k.i64(0)) for name in names.split()}
+
+    def get(self, name: str) -> Value:
+        return self.table[self.word[name]]
+
+    def set(self, name: str, value: Value) -> None:
+        self.table[self.word[name]] = value
+
+    def byte(self, at: Value) -> Value:
+        return self.data[at].zext(I64)
+
+    def varint(self, at: Var, end: Value) -> Value:
+        """The number at `at`, which moves behind it; one without an end is damage."""
+        k = self.k
+        value, shift = k.var(k.i64(0)), k.var(k.i64(0))
+        with k.repeat() as again:
+            self.damaged_if(at.value >= end)
+            again.until(self.code.value.ne(DONE))
+            byte = self.byte(at.value)
+            value.value = value.value | (byte & 127) << shift.value
+            at.value = at.value + 1
+            shift.value = shift.value + 7
+            self.damaged_if((shift.value > 70) & (byte >= 128))
+            again.until((byte < 128) | self.code.value.ne(DONE))
+        return value.value
+
+    def damaged_if(self, condition: Value) -> None:
+        self.code.value = condition.choose(self.k.i64(DAMAGED), self.code.value)
+
+    def strange_if(self, condition: Value) -> None:
+        self.code.value = condition.choose(self.k.i64(STRANGE), self.code.value)
+
+    def fields(
+        self, at: Var, end: Value, take: Callable[[Value, Value, Value, Value], None]
+    ) -> None:
+        """Call `take(field, wire, value, end)` for each: a number, or where a body begins and ends.
+
+        Of fixed fields the value is where they stand.
+        """
+        k = self.k
+        with k.repeat() as again:
+            again.until((at.value >= end) | self.code.value.ne(DONE))
+            tag = self.varint(at, end)
+            wire = tag & 7
+            value, stop = k.var(at.value), k.var(k.i64(0))
+            with k.when(wire.eq(0)):
+                value.value = self.varint(at, end)
+            with k.when(wire.eq(_LENGTH)):
+                length = self.varint(at, end)
+                value.value = at.value
+                stop.value = at.value + length
+                self.damaged_if((length < 0) | (stop.value > end))
+                at.value = stop.value
+            with k.when(wire.eq(_FIXED64)):
+                at.value = at.value + 8
+            with k.when(wire.eq(_FIXED32)):
+                at.value = at.value + 4
+            self.damaged_if((wire > _FIXED32) | wire.eq(3) | wire.eq(4) | (at.value > end))
+            with k.when(self.code.value.eq(DONE)):
+                take(tag >> 3, wire, value.value, stop.value)
+
+    def keep(self, variable: str, condition: Value, value: Value) -> None:
+        var = self.v[variable]
+        var.value = condition.choose(value, var.value)
+
+    def write(self) -> None:
+        k = self.k
+        with k.repeat() as again:
+            again.until((self.at.value >= self.end) | self.code.value.ne(DONE))
+            self.packet(again)
+        self.set("at", self.at.value)
+        k.ret(self.code.value)
+
+    def packet(self, again: Repeat) -> None:
+        k, begin = self.k, self.at.value
+        self.damaged_if(self.byte(begin).ne(p.PACKET_TAG))
+        again.until(self.code.value.ne(DONE))
+        at = k.var(begin + 1)
+        length = self.varint(at, self.end)
+        body, stop = at.value, at.value + length
+        cut = (stop > self.end) | self.code.value.ne(DONE) | (length < 0)
+        self.code.value = cut.choose(k.i64(CUT), self.code.value)
+        again.until(cut)
+        # Room for what one packet can add, so that none has to be undone.
+        full = (self.get("rows") >= self.get("most_rows")) | (
+            self.get("samples") >= self.get("most_samples")
+        )
+        self.code.value = full.choose(k.i64(FULL), self.code.value)
+        again.until(full)
+        for name in ("event", "interned", "flags", "other"):
+            self.v[name].value = 0
+        self.v["time"].value = -1
+
+        def take(field: Value, wire: Value, value: Value, end: Value) -> None:
+            self.keep("time", field.eq(p.TIMESTAMP), value)
+            self.keep("flags", field.eq(p.FLAGS), value)
+            for number, name in ((p.TRACK_EVENT, "event"), (p.INTERNED, "interned")):
+                self.keep(name, field.eq(number), value)
+                self.keep(f"{name}_end", field.eq(number), end)
+            for number in (p.DEFAULTS, p.TRACK_DESCRIPTOR, p.ATTRIBUTES):
+                self.keep("other", field.eq(number), k.i64(OTHER))
+            self.keep("other", field.eq(p.COMPRESSED), k.i64(COMPRESSED))
+            with k.when(field.eq(p.SEQUENCE_ID)):
+                known = self.get("sequence")
+                self.strange_if(known.ne(0) & known.ne(value))
+                self.set("sequence", value)
+
+        at.value = body
+        self.fields(at, stop, take)
+        self.v["other"].value = (
+            (self.v["flags"].value & p.CLEARED).ne(0).choose(k.i64(OTHER), self.v["other"].value)
+        )
+        with k.when(self.v["interned"].value.ne(0)):
+            self.interned()
+        with k.when(self.v["event"].value.ne(0) & (self.v["time"].value >= 0)):
+            # What defines a text for itself and is an event too is taken in first by others.
+            self.strange_if(self.v["other"].value.ne(0))
+            with k.when(self.code.value.eq(DONE)):
+                self.event(begin)
+        with k.when(self.code.value.eq(DONE)):
+            self.code.value = self.v["other"].value
+        self.set("packet", body)
+        self.set("length", length)
+        self.at.value = stop
+
+    def interned(self) -> None:
+        """Names of slices are taken in here, other texts elsewhere."""
+        k = self.k
+        at = k.var(self.v["interned"].value)
+
+        def take(field: Value, wire: Value, value: Value, end: Value) -> None:
+            self.keep("other", field.ne(p.NAMES), k.i64(OTHER))
+            with k.when(field.eq(p.NAMES)):
+                entry = k.var(value)
+                self.v["key"].value = -1
+                self.v["note"].value = 0
+
+                def part(field: Value, wire: Value, value: Value, end: Value) -> None:
+                    self.keep("key", field.eq(1), value)
+                    self.keep("note", field.eq(2), value)
+                    self.keep("note_end", field.eq(2), end)
+
+                self.fields(entry, end, part)
+                self.strange_if(
+                    (self.v["key"].value < 0) | (self.v["key"].value >= self.get("names"))
+                )
+                with k.when(self.code.value.eq(DONE)):
+                    self.name(self.v["key"].value, self.v["note"].value, self.v["note_end"].value)
+
+        self.fields(at, self.v["interned_end"].value, take)
+
+    def digits(self, at: Var, end: Value) -> tuple[Value, Value]:
+        """(number, whether there is one and a `_` after it); `at` moves behind that."""
+        k = self.k
+        value, begin = k.var(k.i64(0)), at.value
+        with k.repeat() as again:
+            again.until(at.value >= end)
+            digit = self.byte(at.value) - ord("0")
+            again.until((digit < 0) | (digit > 9))
+            value.value = value.value * 10 + digit
+            at.value = at.value + 1
+        good, found = k.var(k.i64(0)), at.value
+        with k.when((found > begin) & (found - begin < 10) & (found < end)):
+            good.value = self.byte(found).eq(ord("_")).choose(k.i64(1), k.i64(0))
+        at.value = at.value + 1
+        return value.value, good.value
+
+    def name(self, iid: Value, begin: Value, end: Value) -> None:
+        """`i{instance}_{sequence}_{rest}`, the first part perhaps missing."""
+        k, a = self.k, self.a
+        at, instance, good = k.var(begin), k.var(k.i64(0)), k.var(k.i64(1))
+        a["name_step"].store(iid, k.const(I32, 0))
+        a["name_rest"].store(iid, k.const(I32, 0))
+        with k.when(begin < end), k.when(self.byte(begin).eq(ord("i"))):
+            at.value = begin + 1
+            number, fine = self.digits(at, end)
+            instance.value = number + 1
+            good.value = fine
+        sequence, fine = self.digits(at, end)
+        with k.when((good.value & fine).ne(0) & (at.value < end)):
+            key = instance.value << 32 | sequence
+            with k.when(key.ne(self.get("last_key"))):
+                self.set("last_key", key)
+                self.set("last_step", self.numbered("step", key * _SPREAD | 1, STEP_SLOTS, "steps"))
+                a["step_key"].store(self.get("last_step"), key)
+            mix = k.var(k.i64(_FNV))
+            with k.loop(at.value, end) as place:
+                mix.value = (mix.value ^ self.byte(place)) * _PRIME
+            before = self.get("rests")
+            rest = self.numbered("rest", mix.value | 1, REST_SLOTS, "rests")
+            with k.when(rest >= before):
+                a["rest_place"].store(rest, at.value)
+                a["rest_length"].store(rest, (end - at.value).trunc(I32))
+            # One more than it is, so that a name which was never given is none.
+            a["name_step"].store(iid, (self.get("last_step") + 1).trunc(I32))
+            a["name_rest"].store(iid, (rest + 1).trunc(I32))
+
+    def numbered(self, table: str, mark: Value, slots: int, counter: str) -> Value:
+        """The number of a mark that is not 0, a new one if it was not seen before."""
+        k, a = self.k, self.a
+        slot = k.var(((mark >> 20) ^ mark >> 40) & (slots - 1))
+        found = k.var(k.i64(-1))
+        with k.repeat() as again:
+            known = a[f"{table}_hash"][slot.value]
+            with k.when(known.eq(mark)):
+                found.value = a[f"{table}_number"][slot.value].sext(I64)
+            again.until(found.value >= 0)
+            with k.when(known.eq(0)):
+                count = self.get(counter)
+                self.strange_if(count >= self.get(f"most_{counter}"))
+                with k.when(self.code.value.eq(DONE)):
+                    a[f"{table}_hash"].store(slot.value, mark)
+                    a[f"{table}_number"].store(slot.value, count.trunc(I32))
+                    self.set(counter, count + 1)
+                found.value = (self.code.value.eq(DONE)).choose(count, k.i64(0))
+            again.until(found.value >= 0)
+            slot.value = (slot.value + 1) & (slots - 1)
+        return found.value
+
+    def event(self, packet: Value) -> None:
+        k, v = self.k, self.v
+        for name in ("kind", "name", "counter"):
+            v[name].value = 0
+        v["track"].value = self.get("default_track")
+        row = self.get("rows")
+        for column in ("nbytes", "ops"):
+            self.a[column].store(row, k.i64(-1))
+        self.a["percent"].store(row, k.const(I32, -1))
+        self.a["bound"].store(row, k.const(I8, -1))
+        at = k.var(v["event"].value)
+
+        def take(field: Value, wire: Value, value: Value, end: Value) -> None:
+            self.keep("kind", field.eq(p.TYPE), value)
+            self.keep("track", field.eq(p.TRACK), value)
+            self.keep("name", field.eq(p.NAME), value)
+            self.keep("counter", field.eq(p.COUNTER_DOUBLE), value)
+            self.strange_if(field.eq(p.NAME_TEXT) | field.eq(p.COUNTER_INT))
+            with k.when(field.eq(p.ANNOTATION)):
+                self.annotation(row, value, end)
+
+        self.fields(at, v["event_end"].value, take)
+        kind, track = v["kind"].value, v["track"].value
+        self.strange_if((track < 0) | (track >= TRACKS))
+        with k.when(self.code.value.eq(DONE)):
+            self.strange_if(v["time"].value < self.a["latest"][track])
+        with k.when(self.code.value.eq(DONE)):
+            self.a["latest"].store(track, v["time"].value)
+            with k.when(kind.eq(p.COUNTER)):
+                self.sample(track)
+            with k.when(kind.eq(p.END)):
+                self.finish(track)
+            with k.when(kind.eq(p.BEGIN) | kind.eq(p.INSTANT)):
+                self.begin(row, packet, kind, track)
+
+    def annotation(self, row: Value, begin: Value, end: Value) -> None:
+        k, v = self.k, self.v
+        at = k.var(begin)
+        v["key"].value = 0
+        v["value"].value = -1
+
+        def take(field: Value, wire: Value, value: Value, end: Value) -> None:
+            self.strange_if(field.eq(p.KEY_TEXT))
+            self.keep("key", field.eq(p.KEY), value)
+            for number in (p.UINT, p.INT, p.STRING):
+                self.keep("value", field.eq(number), value)
+
+        self.fields(at, end, take)
+        self.strange_if(v["key"].value >= KEYS)
+        with k.when(self.code.value.eq(DONE)):
+            column = self.a["column"][v["key"].value].zext(I64)
+            value = v["value"].value
+            with k.when(column.ne(0)):
+                with k.when(column.eq(NBYTES)):
+                    self.a["nbytes"].store(row, value)
+                with k.when(column.eq(OPS)):
+                    self.a["ops"].store(row, value)
+                with k.when(column.eq(PERCENT)):
+                    self.a["percent"].store(row, value.trunc(I32))
+                with k.when(column.eq(BOUND) & (value >= 0) & (value < KEYS)):
+                    self.a["bound"].store(row, self.a["bound_of"][value])
+
+    def sample(self, track: Value) -> None:
+        at = self.v["counter"].value
+        with self.k.when(at.ne(0)):
+            count = self.get("samples")
+            value = self.k.pointer(self.data.at(at).address, F64).cast(F64)
+            loaded = self.k.emit(F64, f"load double, {value.address}, align 1")
+            self.a["sample_time"].store(count, self.v["time"].value)
+            self.a["sample_value"].store(count, loaded)
+            self.a["sample_track"].store(count, track.trunc(I16))
+            self.set("samples", count + 1)
+
+    def finish(self, track: Value) -> None:
+        k, a = self.k, self.a
+        row = a["open"][track].sext(I64)
+        with k.when(row < 0):
+            self.set("stray", self.get("stray") + 1)
+        with k.when(row >= 0):
+            a["duration"].store(row, self.v["time"].value - a["start"][row])
+            a["open"].store(track, a["below"][row])
+
+    def begin(self, row: Value, packet: Value, kind: Value, track: Value) -> None:
+        k, a, name = self.k, self.a, self.v["name"].value
+        self.strange_if((name < 0) | (name >= self.get("names")))
+        with k.when(self.code.value.eq(DONE)):
+            a["start"].store(row, self.v["time"].value)
+            a["track"].store(row, track.trunc(I16))
+            a["place"].store(row, packet.trunc(I32))
+            a["step"].store(row, a["name_step"][name] - 1)
+            a["rest"].store(row, a["name_rest"][name] - 1)
+            a["duration"].store(row, kind.eq(p.INSTANT).choose(k.i64(0), k.i64(-1)))
+            with k.when(kind.eq(p.BEGIN)):
+                a["below"].store(row, a["open"][track])
+                a["open"].store(track, row.trunc(I32))
+            self.set("rows", row + 1)
+
+
+@cache
+def _library() -> Library:
+    kept = paths.cache_dir("native")
+    target = host_target(kept)
+    source = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # names the code in the cache
+    unit = Unit(f"analysis {source}", (SYMBOL,), lambda: scan_module(target.fused))
+    return load_units([unit], target, kept)
+
+
+@cache
+def scan_function() -> Callable[[int], int]:
+    return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(_library().symbol(SYMBOL))

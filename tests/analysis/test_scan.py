@@ -1,0 +1,99 @@
+"""The generated reader finds what the general one finds, in every form that we write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dielet.analysis import scan as scanning
+from dielet.analysis.api import analysis_of
+from dielet.analysis.events import read, read_events
+from dielet.analysis.open import table_of
+from dielet.analysis.scan import Scan, Unfit, scan
+from dielet.devices import load_device
+from dielet.errors import DamagedFile
+from dielet.profiler import read_trace
+from dielet.profiler.modelled import write_modelled
+from dielet.simulator import simulate
+from tests.analysis.make import toy
+from tests.models import SPECS
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "compressed"])
+def trace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A modelled answer of three chunks and nine steps, over two rungs of the ladder."""
+    folder = tmp_path_factory.mktemp("scan")
+    found = simulate(
+        next(iter(SPECS.values())), "rebel100", 40, 10,
+        prefill_chunk=16, kv_ladder=(32, 64), max_seq_len=64,
+    )  # fmt: skip
+    written = write_modelled(
+        [*found.executions()], load_device("rebel100"), folder, single=False,
+        compress=request.param,
+    )  # fmt: skip
+    return written.files[0]
+
+
+def test_both_readers_agree(trace: Path) -> None:
+    events = read_events(trace)
+    assert isinstance(events.source, Scan)
+    fast = analysis_of(table_of(events), trace).found
+    slow = analysis_of(table_of(read(read_trace(trace))), trace).found
+    for name in fast.__struct_fields__:
+        assert getattr(fast, name) == getattr(slow, name), name
+    assert fast.coverage.complete and fast.coverage.resolved_waits == 1
+    assert len(fast.steps) == 12 and len({s.program for s in fast.steps}) == 3
+
+
+def test_blocks_may_be_small(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = scan(trace)
+    monkeypatch.setattr(scanning, "BLOCK", 1 << 16)
+    parts = scan(trace)
+    assert (parts.start == whole.start).all() and (parts.rest == whole.rest).all()
+    assert len(parts.blocks) > len(whole.blocks) or whole.blocks[-1].packed
+
+
+def test_cut_off_files_are_read_as_far_as_they_go(trace: Path, tmp_path: Path) -> None:
+    data = trace.read_bytes()
+    cut = tmp_path / "cut.pb"
+    for share in (0.5, 0.8, 0.97):
+        cut.write_bytes(data[: int(len(data) * share)])
+        found, other = scan(cut), read_trace(cut)
+        assert found.truncated == other.truncated
+        assert (found.start == other.start).all() and (found.duration == other.duration).all()
+
+
+def test_what_is_not_for_the_fast_reader(tmp_path: Path) -> None:
+    path = toy().write(tmp_path / "a.pb")  # names within the events
+    with pytest.raises(Unfit):
+        scan(path)
+    assert not isinstance(read_events(path).source, Scan)
+    path.write_bytes(b"\x0a\x02\xff")
+    assert scan(path).truncated
+    path.write_bytes(b"[1, 2]")
+    with pytest.raises(DamagedFile):
+        scan(path)
+
+
+def test_damage_inside_is_left_to_the_general_reader(trace: Path, tmp_path: Path) -> None:
+    data = bytearray(trace.read_bytes())
+    broken = tmp_path / "broken.pb"
+    for place in range(len(data) // 3, len(data) // 3 + 60, 7):
+        copy = bytearray(data)
+        copy[place] ^= 0xFF
+        broken.write_bytes(copy)
+        try:
+            expected = read_trace(broken)
+        except DamagedFile:
+            with pytest.raises(DamagedFile):
+                read_events(broken)
+            continue
+        events = read_events(broken)
+        assert len(events) <= len(expected) + 1 or not isinstance(events.source, Scan)
+
+
+def test_an_analysis_survives_json(trace: Path) -> None:
+    found = analysis_of(table_of(read_events(trace)), trace).found
+    assert msgspec.json.decode(msgspec.json.encode(found), type=type(found)) == found
