@@ -35,9 +35,11 @@ class Counters:
         programs = [facts.program for facts in plan.facts]
         self.chiplets = sorted({program.queues[c.queue].chiplet for program in programs
                                 for c in program.commands})  # fmt: skip
-        self._chiplet_of = np.array(
-            [_chiplet(plan.facts[piece.run], piece.command) for piece in plan.pieces]
-        )
+        chiplet_of = [_chiplet(plan.facts[piece.run], piece.command) for piece in plan.pieces]
+        self._lanes: dict[int, list[I64]] = {c: [] for c in self.chiplets}
+        for lane, chiplet in sorted({*zip(plan.lane.tolist(), chiplet_of, strict=True)}):
+            mine = (plan.lane == lane) & (np.array(chiplet_of) == chiplet)
+            self._lanes[chiplet].append(np.flatnonzero(mine))
         self._weights = {c: sum(weight_bytes(p, c) for p in programs) for c in self.chiplets}
         self._kv = {c: sum(kv_bytes(p, c) for p in programs) for c in self.chiplets}
         live = [live_bytes(program) for program in programs]
@@ -86,48 +88,63 @@ class Counters:
     def values(self, steps: Sequence[Step], begin: I64, end: I64, figures: Figures) -> F64:
         """f64 [steps, all samples]: of each counter one value, or one per place and a last 0."""
         edges = self.places(begin, end)
+        begun = {c: [_begun(lane, begin, edges) for lane in self._lanes[c]] for c in self.chiplets}
         columns = []
         for name, chiplet in self._series:
-            mine = self._chiplet_of == chiplet
             if name == "DRAM bytes in use":
                 columns.append(self._in_use(steps, chiplet))
             elif name == "shared-memory bytes in use":
-                columns.append(self._sampled(self._live[chiplet], mine, begin, edges))
+                columns.append(self._sampled(self._live[chiplet], begun[chiplet], begin))
             else:
                 moved = figures.dram if name == "DRAM GB/s" else figures.linked
-                columns.append(self._rates(moved, mine, begin, end, edges))
+                columns.append(self._rates(moved, begun[chiplet], begin, end, edges))
         return np.concatenate(columns, axis=1) if columns else np.zeros((len(steps), 0))
 
     def _in_use(self, steps: Sequence[Step], chiplet: int) -> F64:
         tokens = np.array([max(r.past + r.valid for r in s.runs) for s in steps], np.float64)
         return (self._weights[chiplet] + self._kv[chiplet] * tokens)[:, None]
 
-    def _sampled(self, live: F64, mine: NDArray[np.bool_], begin: I64, edges: I64) -> F64:
+    def _sampled(self, live: F64, lanes: Sequence[_Begun], begin: I64) -> F64:
         """At every place what is live during the last command that began before it."""
-        order = np.argsort(begin[:, mine], axis=1, kind="stable")
-        starts = np.take_along_axis(begin[:, mine], order, axis=1)
-        flat, offset = _stacked(starts)
-        at = np.searchsorted(flat, edges[:, :-1] + offset, side="right") - 1
-        at -= np.arange(len(begin))[:, None] * starts.shape[1]
-        chosen = np.take_along_axis(order, np.clip(at, 0, None), axis=1)
-        return np.concatenate([live[mine][chosen], np.zeros((len(begin), 1))], axis=1)
+        rows = np.arange(len(begin))[:, None]
+        chosen = np.stack([lane.pieces[lane.last] for lane in lanes])
+        starts = begin[rows, chosen]
+        latest = np.where([lane.any for lane in lanes], starts, -starts - 1).argmax(axis=0)
+        out = live[np.take_along_axis(chosen, latest[None], axis=0)[0]]
+        out[:, -1] = 0
+        return out
 
-    def _rates(self, moved: F64, mine: NDArray[np.bool_], begin: I64, end: I64, edges: I64) -> F64:
+    def _rates(self, moved: F64, lanes: Sequence[_Begun], begin: I64, end: I64, edges: I64) -> F64:
         """GB/s between one place and the next: each slice's bytes spread over its time."""
         total = np.zeros(edges.shape)
-        for lane in sorted({*self.plan.lane[mine].tolist()}):
-            here = mine & (self.plan.lane == lane)
-            starts, ends = begin[:, here], end[:, here]
-            times = np.stack([starts, ends], axis=2).reshape(len(starts), -1)
-            amounts = np.cumsum(moved[:, here], axis=1)
-            before = amounts - moved[:, here]
-            heights = np.stack([before, amounts], axis=2).reshape(len(starts), -1)
-            flat, offset = _stacked(times)
-            base = np.arange(len(starts))[:, None] * (heights.max() + 1)
-            total += np.interp(edges + offset, flat, (heights + base).ravel()) - base
+        rows = np.arange(len(begin))[:, None]
+        for lane in lanes:
+            sums = np.cumsum(moved[:, lane.pieces], axis=1)
+            piece = lane.pieces[lane.last]
+            start = begin[rows, piece]
+            left = 1 - (edges - start) / np.maximum(end[rows, piece] - start, 1)
+            total += sums[rows, lane.last] - moved[rows, piece] * np.clip(left, 0, 1)
         width = np.maximum(np.diff(edges, axis=1), 1)
         rates = np.diff(total, axis=1) / width * 1e3  # bytes per picosecond are 1000 GB/s
         return np.concatenate([rates, np.zeros((len(begin), 1))], axis=1)
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """What a lane did last at every place: number `last` of its `pieces`, if there was any."""
+
+    pieces: I64
+    last: I64
+    any: NDArray[np.bool_]
+
+
+def _begun(pieces: I64, begin: I64, edges: I64) -> _Begun:
+    """pieces: of one lane, in order of time.  begin: of all, [steps, pieces]."""
+    starts = begin[:, pieces]
+    flat, offset = _stacked(starts)
+    at = np.searchsorted(flat, edges + offset, side="right") - 1
+    at -= np.arange(len(begin))[:, None] * len(pieces)
+    return _Begun(pieces, np.maximum(at, 0), at >= 0)
 
 
 def _stacked(times: I64) -> tuple[I64, I64]:

@@ -12,7 +12,7 @@ from dielet.profiler import perfetto as p
 from dielet.profiler.counters import Counters
 from dielet.profiler.describe import format_of, places_of, shape_of
 from dielet.profiler.plan import Piece, Plan, Step
-from dielet.profiler.template import Body, Field, Layout, NameTable, Rendered, Template
+from dielet.profiler.template import Body, Field, Layout, NameTable, Template
 from dielet.profiler.texts import Texts, Used
 from dielet.profiler.tracks import Track, Tracks
 from dielet.profiler.wire import Bytes, number
@@ -33,7 +33,6 @@ class Filled:
     """The numbers of several steps of one plan, ready to be put into any of its templates."""
 
     steps: Sequence[Step]
-    times: I64  # ns
     columns: Columns
 
 
@@ -71,10 +70,10 @@ class Drawing:
         self._estimated = any(np.isfinite(f.work.peak_memories).any() for f in plan.facts)
         self._computes = [{*np.flatnonzero(f.work.ops.any(axis=0)).tolist()} for f in plan.facts]
         self._bound = self._estimated or all(run.bound is not None for run in sample.runs)
-        self._tables: dict[tuple[int, bool], NameTable] = {}
+        self._tables: dict[bool, tuple[tuple[int, int], NameTable]] = {}
         if self._bound:
             self.used.bounds()
-        self._template = self._lay_out(time_width)
+        self.template = self._lay_out(time_width)
         self.header = p.interned(self.used.entries, p.CLEARED | p.NEEDS_STATE)
         self.header += b"".join(track.descriptor() for track in self.tracks)
 
@@ -83,15 +82,20 @@ class Drawing:
         """Slices of one step, those of the Device Workload track included."""
         return len(self.plan.pieces) + len(self.workloads)
 
-    def name_packet(self, step: Step, merged: bool, first: int) -> Bytes:
-        """The names of a step, numbered from `first`; in a merged file they say the instance."""
-        digits = len(str(step.sequence))
-        table = self._tables.get((digits, merged))
-        if table is None:
+    def name_packets(self, steps: Sequence[Step], merged: bool, first: int) -> tuple[Bytes, I64]:
+        """The names of steps, numbered from `first`, and where packets end.
+
+        In a merged file names say the instance.  All sequences have the same number of digits.
+        """
+        digits = len(str(steps[0].sequence))
+        key = len(steps), digits
+        known, table = self._tables.get(merged, ((0, 0), None))
+        if table is None or known != key:
             prefix = f"i{self.instance}_" if merged else ""
             names = [(prefix, after) for after in self.names]
-            table = self._tables[digits, merged] = NameTable(names, digits, NAME_WIDTH)
-        return table.render(step.sequence, first)
+            table = NameTable(names, len(steps), digits, NAME_WIDTH)
+            self._tables[merged] = key, table
+        return table.render([step.sequence for step in steps], first), table.ends
 
     def _names(self) -> list[str]:
         """What follows the sequence number in each different name; `_name_of` finds a piece's."""
@@ -115,11 +119,10 @@ class Drawing:
         n, runs = len(self.plan.pieces), len(self.runs)
         for place, (run, track) in enumerate(self.workloads):
             layout.event(2 * n + run, self._workload_begin(place, run, track), stateful=True)
+            layout.end(2 * n + runs + run, track.uuid)
         for place, piece in enumerate(self.plan.pieces):
             layout.event(place, self._begin(place, piece), stateful=True)
             layout.end(n + place, piece.track.uuid)
-        for run, track in self.workloads:
-            layout.end(2 * n + runs + run, track.uuid)
         sample, first = 0, 2 * n + 2 * runs
         for counter in self.counters.counters:
             for place in range(1 if counter.once else self.counters.samples + 1):
@@ -127,17 +130,21 @@ class Drawing:
                 sample += 1
         return layout.template()
 
-    def _slice(self, track: Track, category: str, name: int) -> Body:
+    # What is the same in all steps comes first in a packet: then it is one match for a compressor.
+
+    def _slice(self, track: Track, category: str) -> Body:
         event = Body().add(number(p.TYPE, p.BEGIN) + number(p.TRACK, track.uuid))
-        event.add(number(p.CATEGORY, self.used.category(category)))
-        return event.hole(p.NAME, Field("name", self._name_of[name], NAME_WIDTH))
+        return event.add(number(p.CATEGORY, self.used.category(category)))
+
+    def _name(self, event: Body, place: int) -> None:
+        event.hole(p.NAME, Field("name", self._name_of[place], NAME_WIDTH))
 
     def _text(self, event: Body, key: str, value: str) -> None:
         event.add(p.string_argument(self.used.key(key), self.used.string(value)))
 
     def _workload_begin(self, place: int, run: int, track: Track) -> Body:
         program = self.runs[run][0]
-        event = self._slice(track, track.name, place)
+        event = self._slice(track, track.name)
         self._text(event, "phase", program.phase)
         self._text(event, "program", program.name)
         for key, value in (("tokens", program.tokens), ("capacity", program.capacity)):
@@ -145,6 +152,7 @@ class Drawing:
                 p.ANNOTATION,
                 Body().add(number(p.KEY, self.used.key(key)) + number(p.UINT, value)),
             )
+        self._name(event, place)
         event.argument(self.used.key("valid"), Field("valid", run, COUNT))
         event.argument(self.used.key("past"), Field("past", run, COUNT))
         return event
@@ -154,22 +162,26 @@ class Drawing:
         command = facts.program.commands[piece.command]
         key = self.used.key
         title = self.plan.place.device.engine[facts.program.queues[command.queue].engine].title
-        event = self._slice(piece.track, title, len(self.workloads) + place)
+        event = self._slice(piece.track, title)
+        computes = piece.command in self._computes[piece.run]
         self._text(event, "kind", command.kind)
         self._text(event, "shape", shape_of(command))
         self._text(event, "format", format_of(command))
         self._text(event, "memory", places_of(facts.program, command, facts.work.machine))
         event.argument(key("bytes"), Field("bytes", place, BYTES))
-        event.argument(key("MB/s"), Field("byte_rate", place, RATE))
-        if piece.command in self._computes[piece.run]:
+        if computes:
             event.argument(key("operations"), Field("ops", place, OPS))
+        if piece.waited:
+            self._text(event, "waited for", piece.waited)
+        self._name(event, len(self.workloads) + place)
+        event.argument(key("MB/s"), Field("byte_rate", place, RATE))
+        if computes:
             event.argument(key("GOP/s"), Field("op_rate", place, RATE))
         if self._estimated:
             event.argument(key("% of peak"), Field("percent", place, PERCENT))
         if self._bound:
             event.argument(key("bound by"), Field("bound", place, 1), p.STRING)
         if piece.waited:
-            self._text(event, "waited for", piece.waited)
             event.argument(key("waited ns"), Field("waited", place, WAIT))
         for edge in piece.edges:
             event.hole(p.FLOW, Field("flow", edge, 0))
@@ -198,14 +210,20 @@ class Drawing:
             "past": np.array([[run.past for run in step.runs] for step in steps]),
             "flow": (first_flow[:, None] + np.arange(plan.flow_count)).astype(np.uint64),
             "counter": self.counters.values(steps, begin, end, figures),
+            "time": np.concatenate([begin, end, starts, ends, places], axis=1) // 1000,
         }
-        times = np.concatenate([begin, end, starts, ends, places], axis=1) // 1000
-        return Filled(steps, times, columns)
+        return Filled(steps, columns)
 
-    def render(self, filled: Filled, first_name: I64) -> Rendered:
-        """The events; first_name: the number of each step's first name."""
-        names = first_name[:, None] + np.arange(len(self.names))
-        return self._template.render(filled.times, {**filled.columns, "name": names})
+    def render(self, filled: Filled, first: int, apart: int) -> Bytes:
+        """uint8 [steps, bytes]: the events.
+
+        first: the number of the first name of the first step.  apart: how far the numbers of one
+        step's names are from each other, see `NameTable`; 0: every step has a file of its own.
+        """
+        steps = len(filled.steps)
+        within = np.arange(steps) if apart else np.zeros(steps, np.int64)
+        names = first + within[:, None] + np.arange(len(self.names)) * max(apart, 1)
+        return self.template.render(steps, {**filled.columns, "name": names})
 
 
 def _whole(values: NDArray[np.float64], width: int) -> I64:

@@ -53,7 +53,7 @@ def write_modelled(
     model: str = "",
     prefix: str = "dielet",
     single: bool = True,
-    compress: bool = False,
+    compress: bool | None = None,
 ) -> Written:
     """Write the traces of `executions`, in order of time, on `device`; see `TraceWriter`.
 
@@ -77,6 +77,7 @@ def write_modelled(
         {execution.instance: source for execution in executions},
         last,
         attributes,
+        commands=sum(len(lane.commands) for run in executions for lane in run.lanes),
         single=single,
         compress=compress,
     )

@@ -81,7 +81,7 @@ class Session:
         output_dir: str | Path = ".",
         *,
         prefix: str = "dielet",
-        compress: bool = False,
+        compress: bool | None = None,
         executions: bool = True,
         memory: int = MEMORY,
         disk: int = DISK,

@@ -1,17 +1,18 @@
 """Packets of which everything is known but times and a few numbers: laid out once, filled in bulk.
 
-A template holds the bytes of one execution's packets.  Rendering copies them into the order of
-their times and writes the fields that differ, whole columns at a time; every such field has a
-fixed width, which padded varints permit.
+A template holds the bytes of one execution's packets.  Rendering copies them and writes the fields
+that differ, whole columns at a time; every such field has a fixed width, which padded varints
+permit.  So all executions of a kind have the same layout: packets are in order of time on each
+track, but not across tracks, which readers of traces do not expect.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from dielet.profiler import perfetto as p
 from dielet.profiler.wire import Bytes, number, text, varint, varints, words
 
 I64 = NDArray[np.int64]
+LARGEST_TABLE = 64 << 10  # bytes of names in one packet
 
 
 class Field(NamedTuple):
@@ -50,11 +52,14 @@ class Body:
         self.data += field.blank()
         return self
 
+    def append(self, other: Body) -> Body:
+        self.holes += [(len(self.data) + at, field) for at, field in other.holes]
+        self.data += other.data
+        return self
+
     def message(self, field_number: int, inner: Body) -> Body:
         self.data += varint(field_number << 3 | 2) + varint(len(inner.data))
-        self.holes += [(len(self.data) + at, field) for at, field in inner.holes]
-        self.data += inner.data
-        return self
+        return self.append(inner)
 
     def argument(self, key: int, field: Field, field_number: int = p.UINT) -> Body:
         """A debug annotation with a value to be filled in."""
@@ -71,88 +76,63 @@ def _argument(key: int, field_number: int, width: int) -> bytes:
     return text(p.ANNOTATION, body)
 
 
-@dataclass(frozen=True)
-class _Column:
-    """All holes of one kind: where they are, and which values go there."""
+class Column(NamedTuple):
+    """All holes of one kind: how wide they are, where, and which value goes into each."""
 
     width: int
-    packets: I64
     offsets: I64
     rows: I64
 
 
-@dataclass(frozen=True)
-class Rendered:
-    """Packets of several runs: data uint8 [runs, bytes]; ends and times (ns) [runs, packets]."""
-
-    data: Bytes
-    ends: I64
-    times: I64
-
-
 class Template:
-    """Packets in an order in which equal times may stand; see `Layout` for how they are added."""
+    """Packets in a row, laid out once; see `Layout` for how they are added.
 
-    def __init__(self, packets: list[Body], times: list[int]) -> None:
+    ends: where each packet ends, so that a long run can be cut.
+    """
+
+    def __init__(self, packets: list[Body]) -> None:
         self.count = len(packets)
-        self.times = np.array(times, np.int64)
-        whole = [bytes(body.data) for body in packets]
-        self.lengths = np.array([len(data) for data in whole], np.int64)
-        self.nbytes = int(self.lengths.sum())
-        by_length: dict[int, list[int]] = defaultdict(list)
-        for place, data in enumerate(whole):
-            by_length[len(data)].append(place)
-        self._classes = [
-            (np.array(places), np.array([whole[i] for i in places], f"V{length}"))
-            for length, places in by_length.items()
-        ]
-        self._columns = _columns(packets)
+        whole = Body()
+        ends = []
+        for packet in packets:
+            whole.append(packet)
+            ends.append(len(whole.data))
+        self.ends = np.array(ends, np.int64)
+        self._data = np.frombuffer(bytes(whole.data), np.uint8)
+        self._columns = columns_of(whole.holes)
 
-    def render(self, times: I64, columns: Mapping[str, NDArray[np.generic]]) -> Rendered:
-        """The packets of several runs, each run's in the order of their times.
+    def render(self, runs: int, columns: Mapping[str, NDArray[Any]]) -> Bytes:
+        """uint8 [runs, bytes]: the packets of several runs.
 
-        times: int64 [runs, n], ns, that packets refer to by place; columns: by kind of hole,
-        [runs, values], integers for varints, 64-bit numbers for fixed64.
+        columns: by kind of hole, [runs, values], integers for varints, 64-bit numbers for fixed64.
         """
-        runs = len(times)
-        out = np.empty((runs, self.nbytes), np.uint8)
-        at = times[:, self.times]
-        order = np.argsort(at, axis=1, kind="stable")
-        ends = np.cumsum(self.lengths[order], axis=1)
-        starts = np.empty_like(ends)
-        np.put_along_axis(starts, order, ends - self.lengths[order], axis=1)
-        starts += np.arange(runs)[:, None] * self.nbytes
-        for places, rows in self._classes:
-            _windows(out, rows.dtype.itemsize)[starts[:, places]] = rows
+        out = np.empty((runs, len(self._data)), np.uint8)
+        out[:] = self._data
         for kind, column in self._columns.items():
-            values = at if kind == "time" else columns[kind]
-            chosen = values[:, column.rows]
-            data = varints(chosen, column.width) if column.width else words(chosen)  # type: ignore[arg-type]
-            where = starts[:, column.packets] + column.offsets
-            size = data.shape[-1]
-            _windows(out, size)[where] = data.view(f"V{size}")[..., 0]
-        return Rendered(out, ends, np.take_along_axis(at, order, axis=1))
+            chosen = columns[kind][:, column.rows]
+            fill(out, column, varints(chosen, column.width) if column.width else words(chosen))
+        return out
 
 
-def _columns(packets: list[Body]) -> dict[str, _Column]:
-    found: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+def columns_of(holes: Iterable[tuple[int, Field]]) -> dict[str, Column]:
+    """The holes of a message, by kind."""
+    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
     widths: dict[str, int] = {}
-    for place, body in enumerate(packets):
-        for offset, field in body.holes:
-            row = place if field.kind == "time" else field.row
-            found[field.kind].append((place, offset, row))
-            assert widths.setdefault(field.kind, field.width) == field.width, field
+    for offset, field in holes:
+        found[field.kind].append((offset, field.row))
+        assert widths.setdefault(field.kind, field.width) == field.width, field
     return {
-        kind: _Column(
-            widths[kind], *(np.array(part, np.int64) for part in zip(*holes, strict=True))
-        )
-        for kind, holes in found.items()
+        kind: Column(widths[kind], *np.array(places, np.int64).T) for kind, places in found.items()
     }
 
 
-def _windows(out: Bytes, width: int) -> NDArray[np.void]:
-    """Every run of `width` bytes of `out`, overlapping: so that a field is one item to assign."""
-    return np.ndarray((out.size - width + 1,), f"V{width}", out, 0, (1,))
+def fill(out: Bytes, column: Column, data: NDArray[np.void]) -> None:
+    """Put `data`, [runs, holes], into the holes of every row of `out`."""
+    size = data.itemsize
+    # Every run of `size` bytes of a row, overlapping: so that a hole is one item to assign.
+    shape = len(out), out.shape[1] - size + 1
+    windows = np.ndarray(shape, f"V{size}", out, 0, (out.shape[1], 1))
+    windows[:, column.offsets] = data
 
 
 class Layout:
@@ -161,20 +141,15 @@ class Layout:
     def __init__(self, time_width: int) -> None:
         self.time_width = time_width
         self.packets: list[Body] = []
-        self.times: list[int] = []
 
     def event(self, time: int, event: Body, stateful: bool) -> None:
         """A track event at the `time`-th of the run's times."""
-        body = Body().hole(p.TIMESTAMP, Field("time", 0, self.time_width))
+        body = Body().hole(p.TIMESTAMP, Field("time", time, self.time_width))
         body.add(number(p.SEQUENCE_ID, p.SEQUENCE))
         if stateful:
             body.add(number(p.FLAGS, p.NEEDS_STATE))
         body.message(p.TRACK_EVENT, event)
-        packet = Body().add(bytes((p.PACKET_TAG,)) + varint(len(body.data)))
-        packet.holes = [(len(packet.data) + at, field) for at, field in body.holes]
-        packet.data += body.data
-        self.packets.append(packet)
-        self.times.append(time)
+        self.packets.append(packet(body))
 
     def end(self, time: int, track: int) -> None:
         """The end of a track's innermost slice."""
@@ -185,39 +160,76 @@ class Layout:
         self.event(time, event.hole(p.COUNTER_DOUBLE, value), False)
 
     def template(self) -> Template:
-        return Template(self.packets, self.times)
+        return Template(self.packets)
+
+
+def packet(body: Body) -> Body:
+    """One packet of a file."""
+    return Body().add(bytes((p.PACKET_TAG,)) + varint(len(body.data))).append(body)
 
 
 class NameTable:
-    """The packet that defines an execution's names, which differ in one number: the sequence.
+    """Defines the names of `steps` executions, which differ in one number: the sequence.
 
-    Names are pairs of what stands before the sequence and after it; it has `width` digits.
+    Names are pairs of what stands before the sequence and after it; it has `digits` digits.  Those
+    that differ in nothing else stand side by side, where they compress best: name n of execution s
+    is number `first + n * steps + s`.
     """
 
-    def __init__(self, names: list[tuple[str, str]], width: int, iid_width: int) -> None:
-        self.count = len(names)
-        body = Body()
-        self._digits: list[int] = []
-        for row, (before, after) in enumerate(names):
-            name = before.encode() + bytes(width) + after.encode()
-            entry = Body().hole(1, Field("name", row, iid_width)).add(text(2, name))
-            at = len(entry.data) - len(name) + len(before.encode())
-            outer = Body().message(p.NAMES, entry)
-            self._digits.append(len(body.data) + len(outer.data) - len(entry.data) + at)
-            body.holes += [(len(body.data) + place, field) for place, field in outer.holes]
-            body.data += outer.data
-        head = number(p.SEQUENCE_ID, p.SEQUENCE) + number(p.FLAGS, p.NEEDS_STATE)
-        head += varint(p.INTERNED << 3 | 2) + varint(len(body.data))
-        head = bytes((p.PACKET_TAG,)) + varint(len(head) + len(body.data)) + head
-        self._data = np.frombuffer(head + bytes(body.data), np.uint8)
-        self._iids = np.array([len(head) + at for at, _ in body.holes], np.int64)
-        self._at = np.array(self._digits, np.int64) + len(head)
-        self.width, self.iid_width = width, iid_width
+    def __init__(
+        self, names: Sequence[tuple[str, str]], steps: int, digits: int, iid_width: int
+    ) -> None:
+        entries = [_entry(a.encode(), b.encode(), digits, iid_width) for a, b in names]
+        data = bytearray()
+        starts, ends = [], []  # of each name's entries; of packets
+        for some in _blocks(entries, LARGEST_TABLE // steps):
+            block = b"".join(bytes(entry.data) * steps for entry in some)
+            head = _table_head(len(block))
+            lengths = [len(entry.data) * steps for entry in some]
+            starts += [len(data) + len(head) + at for at in accumulate(lengths[:-1], initial=0)]
+            data += head + block
+            ends.append(len(data))
+        self.ends = np.array(ends, np.int64)
+        self._data = np.frombuffer(bytes(data), np.uint8)
+        sizes = np.array([len(entry.data) for entry in entries])[:, None]
+        at = np.array(starts)[:, None] + sizes * np.arange(steps)
+        iid, sequence = np.array([[at for at, _ in entry.holes] for entry in entries]).T
+        rows = np.arange(at.size)
+        self._iids = Column(iid_width, (at + iid[:, None]).ravel(), rows)
+        self._digits = Column(digits, (at + sequence[:, None]).ravel(), rows % steps)
 
-    def render(self, sequence: int, first: int) -> Bytes:
-        """uint8 [bytes]: the packet for an execution; `first` is the number of the first name."""
-        out = self._data.copy()
-        _windows(out, self.width)[self._at] = np.void(str(sequence).encode())
-        numbers = varints(np.arange(first, first + self.count), self.iid_width)
-        _windows(out, self.iid_width)[self._iids] = numbers.view(f"V{self.iid_width}")[:, 0]
-        return out
+    def render(self, sequences: Sequence[int], first: int) -> Bytes:
+        """uint8 [bytes]: the packets, which end at `ends`; sequences: of the executions."""
+        out = self._data.copy()[None]
+        digits = np.array(list(map(str, sequences)), f"S{self._digits.width}")
+        fill(out, self._digits, digits.view(f"V{self._digits.width}")[self._digits.rows][None])
+        fill(out, self._iids, varints(first + self._iids.rows, self._iids.width)[None])
+        return out[0]
+
+
+def _entry(before: bytes, after: bytes, digits: int, iid_width: int) -> Body:
+    """An interned name with holes for its number and for the sequence."""
+    name = Body().add(text(2, before + bytes(digits) + after))
+    name.holes.append((len(name.data) - len(after) - digits, Field("digits", 0, digits)))
+    return Body().message(p.NAMES, Body().hole(1, Field("name", 0, iid_width)).append(name))
+
+
+def _blocks(entries: Sequence[Body], most: int) -> Iterator[list[Body]]:
+    """The entries in groups of about `most` bytes."""
+    block: list[Body] = []
+    size = 0
+    for entry in entries:
+        block.append(entry)
+        size += len(entry.data)
+        if size > most:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+def _table_head(size: int) -> bytes:
+    """What stands before `size` bytes of interned texts in the packet that defines them."""
+    head = number(p.SEQUENCE_ID, p.SEQUENCE) + number(p.FLAGS, p.NEEDS_STATE)
+    head += varint(p.INTERNED << 3 | 2) + varint(size)
+    return bytes((p.PACKET_TAG,)) + varint(len(head) + size) + head

@@ -49,18 +49,18 @@ def fixed64(field: int, value: int) -> bytes:
     return varint(field << 3 | 1) + value.to_bytes(8, "little")
 
 
-def varints(values: NDArray[np.integer], width: int) -> Bytes:
-    """uint8 [..., width]: every value as a varint of exactly `width` bytes; too large ones wrap."""
-    wide = values.astype(np.uint64)
-    out = np.empty((*values.shape, width), np.uint8)
-    for k in range(width):
-        out[..., k] = wide & np.uint64(127)
-        if k < width - 1:
-            out[..., k] |= 128
-            wide >>= np.uint64(7)
-    return out
+def varints(values: NDArray[np.integer], width: int) -> NDArray[np.void]:
+    """V{width} [...]: each value as a varint of exactly `width` <= 8 bytes; too large ones wrap."""
+    kind = np.dtype("<u4" if width <= 4 else "<u8")
+    wide = values.astype(kind)
+    out = wide & kind.type(127)
+    for k in range(1, width):
+        # Seven bits to a byte: part k moves k places up.
+        out |= np.left_shift(wide, k, dtype=kind) & kind.type(127 << 8 * k)
+    out |= kind.type(sum(128 << 8 * k for k in range(width - 1)))
+    return np.ndarray(out.shape, f"V{width}", out, 0, out.strides)
 
 
-def words(values: NDArray[np.generic]) -> Bytes:
-    """uint8 [..., 8]: 64-bit integers or floats as fixed64."""
-    return np.ascontiguousarray(values).view(np.uint8).reshape(*values.shape, 8)
+def words(values: NDArray[np.generic]) -> NDArray[np.void]:
+    """V8 [...]: 64-bit integers or floats as fixed64."""
+    return np.ascontiguousarray(values).view("V8")

@@ -23,7 +23,6 @@ from dielet.profiler.host import (
     numbered,
 )
 from dielet.profiler.plan import Facts, Plan, Step
-from dielet.profiler.template import Rendered
 from dielet.profiler.texts import Entry, Texts, Used
 from dielet.profiler.tracks import HOST, Place, Track, Tracks
 from dielet.profiler.wire import width_of
@@ -31,6 +30,8 @@ from dielet.profiler.work import Peaks
 from dielet.program.records import Execution
 
 BATCH_SLICES = 1 << 14  # steps are drawn together until they have so many slices
+PLAIN_COMMANDS = 20_000
+"""Files of more commands are compressed unless it is said otherwise: 4 MB become 1."""
 MIN_TIME_WIDTH = 5  # bytes of a time stamp: 34 seconds
 
 Attributes = Mapping[str, int | str]
@@ -84,8 +85,9 @@ class Output:
 class TraceWriter:
     """Draws executions and the host's work into files in `directory`, named after `stem`.
 
-    sources: by instance.  last: the end of everything, in ps.  single: whether every execution
-    also gets a file of its own.
+    sources: by instance.  last: the end of everything, in ps.  commands: how many slices of them
+    there will be.  single: whether every execution also gets a file of its own.  compress: write
+    compressed packets; None: into files that are large.
     """
 
     def __init__(
@@ -96,12 +98,13 @@ class TraceWriter:
         last: int,
         attributes: Attributes,
         *,
+        commands: int = 0,
         single: bool = True,
-        compress: bool = False,
+        compress: bool | None = None,
     ) -> None:
         self._directory, self._stem = directory, stem
         self._sources, self._attributes = sources, dict(attributes)
-        self._single, self._compress = single, compress
+        self._commands, self._single, self._compress = commands, single, compress
         self._width = max(MIN_TIME_WIDTH, width_of(last // 1000))
         places = {source.place for source in sources.values()}
         self._tracks = Tracks(len(places) > 1 or any(q.device.devices > 1 for q in places))
@@ -131,7 +134,7 @@ class TraceWriter:
             self._host_of.setdefault(piece.step, []).append((piece, index))
         path = self._directory / f"{self._stem}.pb"
         written = self._written
-        with TraceFile(path, self._compress) as file:
+        with self._file(path, self._commands) as file:
             file.write(p.interned((), p.CLEARED | p.NEEDS_STATE))
             file.write(p.attributes(self._attributes))
             output = Output(file, True, set(), set())
@@ -144,16 +147,21 @@ class TraceWriter:
         written.files.insert(0, path)
         return written
 
+    def _file(self, path: Path, commands: int) -> TraceFile:
+        large = commands > PLAIN_COMMANDS
+        return TraceFile(path, large if self._compress is None else self._compress)
+
     def _batches(self, executions: Iterable[Execution]) -> Iterator[tuple[Drawing, list[Step]]]:
         """Consecutive steps of one kind, as many as make a good batch."""
         batch: list[Step] = []
         kind: object = None
         for step in steps_of(executions):
             drawing = self._drawing(step)
-            if batch and (step.kind != kind or len(batch) * drawing.slices >= BATCH_SLICES):
+            mine = step.kind, len(str(step.sequence))  # so that names are equally long
+            if batch and (mine != kind or len(batch) * drawing.slices >= BATCH_SLICES):
                 yield self._drawing(batch[0]), batch
                 batch = []
-            kind = step.kind
+            kind = mine
             batch.append(step)
         if batch:
             yield self._drawing(batch[0]), batch
@@ -177,15 +185,14 @@ class TraceWriter:
 
     def _draw(self, output: Output, drawing: Drawing, steps: list[Step]) -> None:
         output.define(drawing.tracks, drawing.used.entries)
-        count, per_step = len(steps), len(drawing.names)
+        count = len(steps)
         flows = self._flows + np.arange(count) * drawing.plan.flow_count
         filled = drawing.fill(steps, flows)
-        first = output.take_names(count * per_step) + np.arange(count) * per_step
-        drawn = drawing.render(filled, first)
-        for row, step in enumerate(steps):
+        first = output.take_names(count * len(drawing.names))
+        output.file.write(*drawing.name_packets(steps, True, first))
+        for step, data in zip(steps, drawing.render(filled, first, count), strict=True):
             self._draw_host(output, self._host, step.start)
-            output.file.write(drawing.name_packet(step, True, int(first[row])))
-            self._draw_step(output, self._host, step, drawn, row)
+            output.file.write(data, drawing.template.ends)
         self._flows += count * drawing.plan.flow_count
         written = self._written
         if self._single:
@@ -196,37 +203,21 @@ class TraceWriter:
 
     def _draw_singles(self, drawing: Drawing, filled: Filled) -> None:
         """A file for each of the steps, with the host's work for it."""
-        drawn = drawing.render(filled, np.ones(len(filled.steps), np.int64))
-        for row, step in enumerate(filled.steps):
+        rows = drawing.render(filled, 1, 0)
+        for row, (step, data) in enumerate(zip(filled.steps, rows, strict=True)):
             number = self._written.executions + row
             path = self._directory / f"{self._stem}_{number}.pb"
-            with TraceFile(path, self._compress) as file:
+            with self._file(path, len(drawing.plan.pieces)) as file:
                 file.write(drawing.header)
                 counts = {"command_count": len(drawing.plan.pieces), "execution": number}
                 file.write(p.attributes({**self._attributes, **counts}))
-                file.write(drawing.name_packet(step, False, 1))
+                file.write(*drawing.name_packets([step], False, 1))
                 texts, tracks = set(drawing.used.entries), {t.uuid for t in drawing.tracks}
                 output = Output(file, False, texts, tracks)
                 output.take_names(len(drawing.names))
-                host = events(self._host_of.pop(step.step, ()))
-                self._draw_host(output, host, step.start)
-                self._draw_step(output, host, step, drawn, row)
-                self._draw_host(output, host, None)
+                file.write(data, drawing.template.ends)
+                self._draw_host(output, events(self._host_of.pop(step.step, ())), None)
             self._written.files.append(path)
-
-    def _draw_step(
-        self, output: Output, host: deque[HostEvent], step: Step, drawn: Rendered, row: int
-    ) -> None:
-        """The events of one step, and among them what the host did at the same time."""
-        data, ends = drawn.data[row], drawn.ends[row]
-        begin = 0
-        while host and host[0].time < step.end:
-            before = int(np.searchsorted(drawn.times[row], host[0].time // 1000, side="right"))
-            end = int(ends[before - 1]) if before else 0
-            output.file.write(data[begin:end], ends[ends > begin] - begin)
-            begin = end
-            self._draw_host_event(output, host.popleft())
-        output.file.write(data[begin:], ends - begin if begin else ends)
 
     def _draw_host(self, output: Output, host: deque[HostEvent], until: int | None) -> None:
         """What the host did before `until`, or all the rest."""

@@ -88,19 +88,17 @@ def packets(data: bytes) -> list[Any]:
     found = []
     for packet in trace.packet:
         if packet.HasField("compressed_packets"):
-            assert len(packet.compressed_packets) < 512 << 10
-            found += packets(zlib.decompress(packet.compressed_packets))
+            run = zlib.decompress(packet.compressed_packets)
+            assert len(run) < 512 << 10
+            found += packets(run)
         else:
             found.append(packet)
     return found
 
 
-def read(path: Path, ordered: bool = True) -> Trace:
-    """Parse a trace and check what must hold of every trace.
-
-    ordered: packets are in order of time, which they are when nothing was done at the same time.
-    """
-    trace = parsed(path, ordered)
+def read(path: Path) -> Trace:
+    """Parse a trace and check what must hold of every trace."""
+    trace = parsed(path)
     check_names(trace)
     check_tracks(trace)
     check_slices(trace)
@@ -110,7 +108,7 @@ def read(path: Path, ordered: bool = True) -> Trace:
     return trace
 
 
-def parsed(path: Path, ordered: bool = True) -> Trace:
+def parsed(path: Path) -> Trace:
     """By Perfetto's rules: interned texts before their use, descriptors before counters' values."""
     data = path.read_bytes()
     assert data[0] == 0x0A
@@ -119,7 +117,8 @@ def parsed(path: Path, ordered: bool = True) -> Trace:
     slices: list[Slice] = []
     texts: dict[str, dict[int, str]] = {"names": {}, "categories": {}, "keys": {}, "strings": {}}
     open_slices: dict[int, list[Slice]] = {}
-    cleared, last = False, 0
+    cleared = False
+    last: dict[int, int] = {}
     for packet in packets(data):
         if packet.sequence_flags:
             assert packet.trusted_packet_sequence_id
@@ -148,10 +147,12 @@ def parsed(path: Path, ordered: bool = True) -> Trace:
         if packet.HasField("track_event"):
             assert packet.HasField("timestamp") and packet.trusted_packet_sequence_id
             assert not packet.HasField("timestamp_clock_id")
-            assert packet.timestamp >= last or not ordered, "packets are in order of time"
-            last = packet.timestamp
+            track = packet.track_event.track_uuid
+            assert packet.timestamp >= last.get(track, 0), "a track's packets are in order of time"
+            last[track] = packet.timestamp
             add_event(packet, texts, tracks, slices, open_slices)
     assert not any(open_slices.values()), "every slice ends"
+    slices.sort(key=lambda piece: piece.start)
     return Trace(attributes, tracks, slices)
 
 

@@ -255,7 +255,7 @@ def test_answers_at_the_same_time(model: Model, tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
     assert session.summary().executions == 24
-    trace = read(session.files[0], ordered=False)
+    trace = read(session.files[0])
     assert len([s for s in trace.slices if s.name.endswith("_detokenize_0")]) == 24
 
 
