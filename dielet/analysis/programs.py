@@ -63,5 +63,5 @@ def _sums(amounts: dict[Key, Amount]) -> dict[str, Amount]:
 
 
 def _facts(old: Manifest, new: Manifest) -> list[tuple[str, object, object]]:
-    names = ("device", "chiplets", "weights")
-    return [(name, getattr(old, name), getattr(new, name)) for name in names]
+    names = {"device": "device", "number of chiplets": "chiplets", "weight format": "weights"}
+    return [(what, getattr(old, name), getattr(new, name)) for what, name in names.items()]

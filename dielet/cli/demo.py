@@ -1,4 +1,4 @@
-"""First run: fetch a small real model, compile it for four chiplets, talk to it, and profile it."""
+"""First run: fetch a small real model, compile it for four chiplets, talk, profile and analyse."""
 
 from __future__ import annotations
 
@@ -56,9 +56,24 @@ def run(args: argparse.Namespace, console: Console) -> int:
             console.out("\n" + table(receipt_lines(result.receipt)))
             console.out(f"\n4. where the time went: {session.summary().commands:,} commands")
             for path in session.files:
-                console.out(f"   open {path}\n   at https://ui.perfetto.dev")
+                console.out("\n".join(f"   {line}" for line in explained(path)))
             console.out("\nNext:\n" + table(next_steps(model.directory)))
     return INTERRUPTED if result.finish_reason == "cancelled" else 0
+
+
+def explained(trace: Path) -> list[str]:
+    """What the trace says, in a few lines, and where to see more."""
+    from dielet.analysis import analyze
+    from dielet.analysis.show import percent
+
+    found = analyze(trace)
+    shares = ", ".join(f"{phase.name} {percent(phase.share)}" for phase in found.phases)
+    return [
+        shares,
+        *(f"{finding.title}" for finding in found.findings[:2]),
+        f"all of it: dielet analyze {trace}",
+        "every command: open that file at https://ui.perfetto.dev",
+    ]
 
 
 def next_steps(directory: Path) -> dict[str, str]:

@@ -51,6 +51,7 @@ def test_compile_says_what_it_made_and_what_to_do_next(dielet, source, tmp_path)
     spoken = dielet(
         "compile", source, "-o", out, "--weights", "int8", "--group", "32",
         "--chiplets", 3, "--kv-ladder", "64,128", "--layers", 1, "--prefill-chunk", 32,
+        "--kv", "int8",
     )  # fmt: skip
     assert spoken.code == 0
     assert f'dielet run {out} -p "who are you"' in spoken.out
@@ -58,6 +59,10 @@ def test_compile_says_what_it_made_and_what_to_do_next(dielet, source, tmp_path)
     manifest = json.loads((out / "manifest.json").read_bytes())
     assert (manifest["chiplets"], manifest["max_seq_len"]) == (3, 128)
     assert manifest["spec"]["layers"] == 1
+    assert manifest["kv_format"] == "int8" and "cache int8" in spoken.out
+    assert "kv=int8" in dielet("explain", out, "--program", "decode_1_kv64").out
+    with package.load(out) as model:
+        assert len(model.generate([1, 2, 3], max_new_tokens=5).tokens) == 5
 
 
 def test_compile_with_json_is_one_object(dielet, source, tmp_path):
@@ -73,6 +78,9 @@ def test_a_dry_run_writes_nothing(dielet, source, tmp_path):
     found = spoken.json
     assert found["dry_run"] and found["bytes"]["token_embedding_weight.npy"] > 0
     assert found["memory"]["kv"] > 0 and found["seconds"] >= 0
+    int8 = dielet("compile", source, "--dry-run", "--json", "--kv", "int8").json
+    assert (found["kv"], int8["kv"]) == ("bf16", "int8")
+    assert 0.5 < int8["memory"]["kv"] / found["memory"]["kv"] < 0.57
     assert list(tmp_path.iterdir()) == []
     shown = dielet("compile", source, "--dry-run").out
     assert "memory when run" in shown and "time to compile" in shown
@@ -104,6 +112,8 @@ def test_random_weights_need_only_a_config(dielet, source, tmp_path):
 
 
 def test_options_are_refused_before_anything_is_said_to_be_done(dielet, source, tmp_path):
+    spoken = dielet("compile", source, "-o", tmp_path / "out", "--kv", "int4")
+    assert spoken.code == 2 and "--kv" in spoken.err and "bf16" in spoken.err
     spoken = dielet("compile", source, "-o", tmp_path / "out", "--max-seq-len", 1 << 20)
     assert spoken.code == 2 and spoken.err.count("\n") == 1
     assert "compiling" not in spoken.err and list(tmp_path.iterdir()) == []
@@ -282,6 +292,8 @@ def test_the_demo_talks(dielet, empty_cache, monkeypatch):
     spoken = dielet("demo", "--max-new-tokens", 60)
     assert found["text"] in spoken.out and "tokens/s" in spoken.out
     assert "compiling" not in spoken.err and "Next:" in spoken.out
+    shares = next(line for line in spoken.out.splitlines() if line.startswith("   prefill "))
+    assert "decode" in shares and f"dielet analyze {Path(trace).parent}" in spoken.out
 
 
 def _with_downloads(cache_dir, fetched):
