@@ -5,9 +5,9 @@ Nothing is replaced unless `install` is called.
 
 from __future__ import annotations
 
-import importlib.machinery
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -25,11 +25,11 @@ from dielet.errors import UsageError  # noqa: E402
 
 # Classes of optimum-rbln whose families dielet does not have.
 OTHERS = (
-    "Exaone", "GPT2LMHead", "Gemma", "Gemma2", "Gemma3", "Gemma4", "GptOss", "MidmLMHead",
+    "Exaone", "GPT2LMHead", "Gemma", "Gemma2", "Gemma4", "GptOss", "MidmLMHead",
     "Mixtral", "OPT", "Phi", "Qwen2Moe", "Qwen3Moe", "Qwen3_5",
 )  # fmt: skip
 INSTEAD = (
-    "{name} takes any torch module, and dielet compiles decoder-only language models: use "
+    "{name} is for any torch module, and dielet compiles decoder-only language models: use "
     "optimum.rbln's RBLNAutoModelForCausalLM.from_pretrained(..., export=True), or `dielet compile`"
 )
 
@@ -88,7 +88,7 @@ class Finder(MetaPathFinder, Loader):
         if module.__name__ == "optimum.rbln":
             vars(module)["__getattr__"] = _missing
         if module.__name__ == "rebel":
-            importlib.import_module("rebel.profiler")  # `import rebel` alone gives it too
+            import_module("rebel.profiler")  # `import rebel` alone gives it too
 
 
 def _missing(name: str) -> NoReturn:
@@ -101,17 +101,10 @@ def _missing(name: str) -> NoReturn:
 
 def real_ones() -> list[str]:
     """Those of the vendor's packages that are installed, with the place of each."""
-    found = []
-    for name, parent in (("rebel", None), ("rbln", "optimum")):
-        where = None
-        if parent is not None:
-            spec = PathFinder.find_spec(parent)
-            where = list(spec.submodule_search_locations or ()) if spec is not None else []
-        spec = PathFinder.find_spec(f"{parent}.{name}" if parent else name, where)
-        if spec is not None:
-            place = spec.origin or next(iter(spec.submodule_search_locations or ()), "")
-            found.append(f"{f'{parent}.' if parent else ''}{name} ({place})")
-    return found
+    optimum = PathFinder.find_spec("optimum")
+    inside = list(optimum.submodule_search_locations or ()) if optimum is not None else []
+    specs = PathFinder.find_spec("rebel"), PathFinder.find_spec("optimum.rbln", inside)
+    return [f"{spec.name} ({spec.origin or 'a folder'})" for spec in specs if spec is not None]
 
 
 def install(override: bool = False) -> None:
@@ -128,6 +121,6 @@ def install(override: bool = False) -> None:
     if any(isinstance(finder, Finder) for finder in sys.meta_path):
         return
     names = set(MODULES)
-    if importlib.machinery.PathFinder.find_spec("optimum") is not None:
+    if PathFinder.find_spec("optimum") is not None:
         names.discard("optimum")
     sys.meta_path.insert(0, Finder(tuple(names)))

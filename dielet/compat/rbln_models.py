@@ -218,6 +218,7 @@ RBLNQwen3ForCausalLM = _family("RBLNQwen3ForCausalLM", "qwen3")
 RBLNQwen2ForCausalLM = _family("RBLNQwen2ForCausalLM", "qwen2")
 RBLNLlamaForCausalLM = _family("RBLNLlamaForCausalLM", "llama")
 RBLNMistralForCausalLM = _family("RBLNMistralForCausalLM", "mistral")
+RBLNGemma3ForCausalLM = _family("RBLNGemma3ForCausalLM", "gemma3_text")
 RBLNQwen3ForCausalLMConfig = RBLNQwen3ForCausalLM.config_class
 RBLNQwen2ForCausalLMConfig = RBLNQwen2ForCausalLM.config_class
 RBLNLlamaForCausalLMConfig = RBLNLlamaForCausalLM.config_class
@@ -226,7 +227,7 @@ CLASSES = {
     each.__name__: each
     for each in (
         RBLNQwen3ForCausalLM, RBLNQwen2ForCausalLM, RBLNLlamaForCausalLM, RBLNMistralForCausalLM,
-        RBLNDecoderOnlyModelForCausalLM,
+        RBLNGemma3ForCausalLM, RBLNDecoderOnlyModelForCausalLM,
     )
 }  # fmt: skip
 CLASS_OF: dict[str, str] = {

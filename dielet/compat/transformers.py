@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from transformers.utils import ModelOutput  # noqa: E402
 from dielet.compat import directories  # noqa: E402
 from dielet.compat.rows import Rows, Tokens  # noqa: E402
 from dielet.compat.said import say_once  # noqa: E402
+from dielet.compat.threads import alone  # noqa: E402
 from dielet.errors import MissingFile, Unsupported, UsageError  # noqa: E402
 from dielet.generate.answer import Gate  # noqa: E402
 from dielet.generate.session import is_model_directory  # noqa: E402
@@ -145,6 +147,11 @@ class DieletForCausalLM(GenerationMixin):
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> None:
         directories.refuse_push(True)
+
+    @wraps(GenerationMixin.generate)
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        with alone():
+            return super().generate(*args, **kwargs)
 
     def forward(
         self,

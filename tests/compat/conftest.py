@@ -7,8 +7,22 @@ from typing import Any
 
 import pytest
 
-from tests.compat.tiny import Pair, words
+from dielet import paths
+from tests.compat.tiny import NO_TOKENS, Pair, words
 from tests.tiny import make
+
+
+@pytest.fixture(scope="package", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Models that are compiled into the cache are not left in the user's; native code is."""
+    cache = tmp_path_factory.mktemp("cache")
+    (cache / "dielet").mkdir()
+    for kept in ("native", "test-data", "devices"):
+        paths.cache_dir(kept).mkdir(parents=True, exist_ok=True)
+        (cache / "dielet" / kept).symlink_to(paths.cache_dir(kept))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +39,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Pa
         if key not in made:
             if model_type not in sources:
                 source = folder / model_type
-                sources[model_type] = make(source, model_type, spread=4.0, eos_token_id=None)
+                sources[model_type] = make(source, model_type, spread=4.0, **NO_TOKENS)
                 words().save_pretrained(source)
             given = {"max_seq_len": 512, "kv_ladder": (64, 512), "prefill_chunk": 32, **options}
             out = folder / f"compiled{len(made)}"

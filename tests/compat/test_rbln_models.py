@@ -422,6 +422,6 @@ def test_no_free_block(source: Path) -> None:
 
 
 def test_classes() -> None:
-    assert set(rbln_models.CLASS_OF) == {"qwen3", "qwen2", "llama", "mistral"}
+    assert set(rbln_models.CLASS_OF) == {"qwen3", "qwen2", "llama", "mistral", "gemma3_text"}
     for name, each in CLASSES.items():
         assert each.__name__ == name and each.config_class.__name__ == f"{name}Config"

@@ -8,7 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.compat.hub import QWEN3, SCRIPTS, execute, put_in_cache, traces, written
+from tests.compat.hub import COMMIT, QWEN3, SCRIPTS, execute, put_in_cache, traces, written
+from tests.compat.hub_server import serving
 
 pytestmark = pytest.mark.network
 SCRIPT = SCRIPTS / "profile_qwen3.py"
@@ -72,6 +73,21 @@ def test_the_script_verbatim(home: Path, tmp_path: Path) -> None:
     assert {singles[0].path(s.track) for s in norms} == {
         "Device 0 (rebel100, modelled)/Chiplet 0/Task DMA"
     }
+
+
+def test_the_script_fetches_the_model_from_a_hub(home: Path, tmp_path: Path) -> None:
+    """With nothing in the cache, as on somebody's first day; the second run fetches nothing."""
+    snapshot = next((home / "hub").glob("*/snapshots/*"))
+    with serving(QWEN3, snapshot, COMMIT) as (address, sent):
+        online = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+        ended = execute(SCRIPT, tmp_path / "empty", tmp_path / "out", **online)
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stdout == expected(home) + "\n"
+        assert {"model.safetensors", "config.json", "tokenizer.json"} <= set(sent)
+        assert len(traces(tmp_path / "out")) == 5
+        before = sent.count("model.safetensors")
+        execute(SCRIPT, tmp_path / "empty", tmp_path / "again", **online)
+        assert sent.count("model.safetensors") == before == 1
 
 
 def test_the_environment_instead_of_the_argument(home: Path, tmp_path: Path) -> None:

@@ -223,6 +223,27 @@ def test_two_threads_share_a_model(pairs) -> None:
     assert together == alone
 
 
+def test_torch_keeps_to_one_thread_meanwhile(pairs) -> None:
+    """Its other threads would wait busily on the cores that programs run on."""
+    ours, usual = pairs().ours, torch.get_num_threads()
+    seen: list[int] = []
+
+    def note(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.get_num_threads())
+        return scores
+
+    torch.set_num_threads(2)
+    try:
+        ours.generate(**prompts(1, 5), max_new_tokens=2, **GREEDY,
+                      logits_processor=LogitsProcessorList([note]))  # fmt: skip
+        assert seen == [1, 1] and torch.get_num_threads() == 2
+        with pytest.raises(Unsupported):
+            ours.generate(**prompts(1, 5), num_beams=2)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(usual)
+
+
 def test_a_conversation_goes_on_from_its_cache(pairs) -> None:
     ours = pairs().ours
     inputs = prompts(2, 20)

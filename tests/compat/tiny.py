@@ -12,6 +12,8 @@ from transformers import PreTrainedTokenizerFast
 
 VOCAB = 331
 PAD, EOS = 0, 1
+# Families have defaults of their own, some beyond this vocabulary.
+NO_TOKENS = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
 
 
 @dataclass(frozen=True)
