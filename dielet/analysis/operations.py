@@ -38,8 +38,10 @@ def sums_of(kind: Kind, bounds: int) -> Sums:
     duration = kind.duration
     known = kind.percent >= 0
     used = duration * np.minimum(kind.percent, 100) * known
-    bound = np.stack([(duration * (kind.bound == n)).sum(axis=0) for n in range(bounds)]
-                     + [(duration * (kind.bound < 0)).sum(axis=0)])  # fmt: skip
+    pieces = len(kind.pieces)
+    code = (kind.bound.astype(np.int64) + 1) * pieces + np.arange(pieces)
+    times = np.bincount(code.ravel(), duration.ravel(), (bounds + 1) * pieces).astype(np.float64)
+    bound = np.roll(times.reshape(bounds + 1, pieces), -1, axis=0)
     return Sums(
         kind,
         duration.sum(axis=0).astype(np.float64),
@@ -47,7 +49,7 @@ def sums_of(kind: Kind, bounds: int) -> Sums:
         np.maximum(kind.ops, 0).sum(axis=0).astype(np.float64),
         (duration * known).sum(axis=0).astype(np.float64),
         used.sum(axis=0) / 100,
-        bound.astype(np.float64),
+        bound,
     )
 
 
@@ -55,7 +57,6 @@ def sums_of(kind: Kind, bounds: int) -> Sums:
 class Total:
     """What commands that belong together add up to."""
 
-    bounds: tuple[str, ...]
     commands: int = 0
     time: float = 0.0
     nbytes: float = 0.0
@@ -64,17 +65,6 @@ class Total:
     used: float = 0.0
     bound: Counter[str] = field(default_factory=Counter)
     words: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    kinds: set[int] = field(default_factory=set)
-
-    def add(self, sums: Sums, piece: int) -> None:
-        runs = len(sums.kind.runs)
-        self.commands += runs
-        self.kinds.add(id(sums.kind))
-        for name in ("time", "nbytes", "ops", "known", "used"):
-            setattr(self, name, getattr(self, name) + float(getattr(sums, name)[piece]))
-        for name, time in zip((*self.bounds, UNKNOWN), sums.bound[:, piece].tolist(), strict=True):
-            if time:
-                self.bound[name] += time
 
     @property
     def share(self) -> float | None:
@@ -90,13 +80,31 @@ def totals(
 ) -> Iterator[tuple[tuple[str, ...], Total]]:
     """Sums of the commands with equal keys, of pieces of kinds."""
     found: dict[tuple[str, ...], Total] = {}
+    names = (*table.bounds, UNKNOWN)
     for each in sums:
-        pieces = each.kind.pieces
-        for piece in range(len(pieces)):
-            total = found.setdefault(key(each.kind, piece), Total(table.bounds))
-            total.add(each, piece)
-            for name in ("shape", "format", "route"):
-                total.words[name][table.text(int(getattr(pieces, name)[piece]))] += 1
+        pieces, runs = each.kind.pieces, len(each.kind.runs)
+        words = {
+            name: [table.text(n) for n in getattr(pieces, name).tolist()]
+            for name in ("shape", "format", "route")
+        }
+        columns = (each.time, each.nbytes, each.ops, each.known, each.used)
+        rows = zip(*(column.tolist() for column in columns), each.bound.T.tolist(), strict=True)
+        for piece, (time, nbytes, ops, known, used, bound) in enumerate(rows):
+            chosen = key(each.kind, piece)
+            total = found.get(chosen)
+            if total is None:
+                total = found[chosen] = Total()
+            total.commands += runs
+            total.time += time
+            total.nbytes += nbytes
+            total.ops += ops
+            total.known += known
+            total.used += used
+            for name, ns in zip(names, bound, strict=True):
+                if ns:
+                    total.bound[name] += ns
+            for name, texts in words.items():
+                total.words[name][texts[piece]] += 1
     yield from found.items()
 
 
