@@ -1,4 +1,4 @@
-"""Measure the figures of docs/accuracy.md: `python -m tools.accuracy [--write]`.
+"""Measure the figures of docs/accuracy.md: `python -m tools.accuracy [--write] [TABLE ...]`.
 
 Fetches SmolLM2 (about 90 MB, cached), compiles it in every number format and holds it against
 transformers; about ten minutes on two cores.
@@ -23,42 +23,51 @@ from tests.numbers.models import TINY, SmolLM2, Tiny
 PAGE = Path(__file__).parent.parent / "docs" / "accuracy.md"
 
 Table = list[tuple[str, ...]]
+TINY_FORMATS = (("bf16", "bf16"), ("bf16", "int8"), ("int8", "bf16"), ("int4", "bf16"))
 SCORE_HEAD = ("same best token", "perplexity", "gap error, 99.9 %", "largest difference")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"put them into {PAGE.name}")
-    write = parser.parse_args().write
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help="only these; default: all")
+    args = parser.parse_args()
     page = PAGE.read_text()
     with tempfile.TemporaryDirectory() as folder:
-        for name, table in _tables(Path(folder)):
+        for name, table in _tables(Path(folder), args.tables):
             text = _markdown(table)
             print(f"{name}\n\n{text}\n", flush=True)
             page = _filled(page, name, text)
-    if write:
+    if args.write:
         PAGE.write_text(page)
 
 
-def _tables(folder: Path) -> Iterator[tuple[str, Table]]:
+def _tables(folder: Path, names: list[str]) -> Iterator[tuple[str, Table]]:
     tiny, smollm2 = Tiny(folder), SmolLM2(folder)
-    yield "tiny", _tiny(tiny)
-    yield "gguf", _gguf(smollm2)
-    yield "greedy", _greedy(smollm2)
-    yield "causes", _causes(smollm2)
-    yield "hugging-face", _hugging_face(smollm2)
+    tables: dict[str, Callable[[], Table]] = {
+        "tiny": lambda: _tiny(tiny),
+        "gguf": lambda: _gguf(smollm2),
+        "greedy": lambda: _greedy(smollm2),
+        "causes": lambda: _causes(smollm2),
+        "cache": lambda: _cache(smollm2),
+        "hugging-face": lambda: _hugging_face(smollm2),
+    }
+    for name in names or tables:
+        if name not in tables:
+            raise SystemExit(f"no table '{name}'; tables: {', '.join(tables)}")
+        yield name, tables[name]()
     tiny.close()
     smollm2.close()
 
 
 def _tiny(tiny: Tiny) -> Table:
     tokens = np.random.default_rng(3).integers(0, 331, sum(measure.STEPS)).astype(np.int32)
-    table: Table = [("model", "bf16", "int8", "int4")]
+    table: Table = [("model", "bf16", "bf16, int8 cache", "int8", "int4")]
     for name, (model_type, sizes) in TINY.items():
         checkpoint, model = tiny.make(model_type, **sizes)
         row = [name]
-        for weights in ("bf16", "int8", "int4"):
-            rt = tiny.load(checkpoint, weights=weights, chiplets=4, max_seq_len=2048)
+        for weights, kv in TINY_FORMATS:
+            rt = tiny.load(checkpoint, weights=weights, kv=kv, chiplets=4, max_seq_len=2048)
             errors, _ = measure.walk(rt, model, tokens, measure.STEPS)
             row.append(f"{max(errors):.2%}")
         table.append(tuple(row))
@@ -110,6 +119,14 @@ def _causes(smollm2: SmolLM2) -> Table:
             emulated = oracle.all_logits(smollm2.oracle, smollm2.text)
         score = measure.compare(smollm2.text, smollm2.oracle_scores, emulated)
         table.append((name, *_figures(score)))
+    return table
+
+
+def _cache(smollm2: SmolLM2) -> Table:
+    table: Table = [("weights", "cache", *SCORE_HEAD)]
+    for weights in ("bf16", "int8", "int4"):
+        for kv in ("bf16", "int8"):
+            table.append((weights, kv, *_figures(smollm2.score(weights, kv))))
     return table
 
 

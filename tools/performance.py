@@ -20,7 +20,15 @@ from time import perf_counter
 import numpy as np
 
 from dielet.host import Runtime, load_runtime
-from dielet.host.measure import measure
+from dielet.host.measure import (
+    STEPS,
+    decode_beside_probe,
+    decode_bytes,
+    filled,
+    measure,
+    probed_memory,
+)
+from dielet.host.memory import Bytes
 from dielet.image import CompileOptions, compile_model
 
 SHAPES = {  # hidden, layers, query heads, intermediate; 8 KV heads of 128, vocabulary 151,936, tied
@@ -59,13 +67,19 @@ def config(folder: Path, shape: str) -> Path:
 
 @contextmanager
 def loaded(
-    folder: Path, shape: str, weights: str, chiplets: int = 2, threads: int | None = None
+    folder: Path,
+    shape: str,
+    weights: str,
+    chiplets: int = 2,
+    threads: int | None = None,
+    kv: str = "bf16",
 ) -> Iterator[Runtime]:
     """A model of that shape, compiled once for all tables."""
-    out = folder / f"{shape}-{weights}-{chiplets}"
+    out = folder / f"{shape}-{weights}-{kv}-{chiplets}"
     if not out.exists():
         options = CompileOptions(
             weights=weights,
+            kv=kv,
             chiplets=chiplets,
             max_seq_len=32768,
             batch_sizes=BATCHES,
@@ -100,11 +114,38 @@ def formats(folder: Path) -> None:
 
 
 def contexts(folder: Path) -> None:
+    """Milliseconds of a decode step with either cache in turns, and what its bytes would take."""
     lengths = (128, 1024, 4096, 8192, 16384, 32000)
-    print(header("weights", lengths))
+    names = ["weights, cache", *(f"at {length}" for length in lengths)]
+    print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}")
+    memory = probed_memory()
     for weights in ("int8", "int4"):
-        with loaded(folder, "1.7B", weights) as runtime:
-            print(line(runtime, weights, lengths), flush=True)
+        with (
+            loaded(folder, "1.7B", weights) as bf16,
+            loaded(folder, "1.7B", weights, kv="int8") as int8,
+        ):
+            runtimes = {"bf16": bf16, "int8": int8}
+            cells: dict[str, list[str]] = {kv: [] for kv in runtimes}
+            for length in lengths:
+                for kv, cell in _context(runtimes, length, memory).items():
+                    cells[kv].append(cell)
+            for kv, row in cells.items():
+                print(f"| {weights}, {kv} | {' | '.join(row)} |", flush=True)
+
+
+def _context(runtimes: dict[str, Runtime], length: int, memory: Bytes) -> dict[str, str]:
+    """By cache: milliseconds, and as a multiple of its bytes over the bandwidth around it."""
+    states = {kv: filled(runtime, length) for kv, runtime in runtimes.items()}
+    found: dict[str, list[tuple[float, float]]] = {kv: [] for kv in runtimes}
+    for _ in range(ROUNDS):
+        for kv, runtime in runtimes.items():
+            rate, limit = decode_beside_probe(runtime, states[kv], length, memory)
+            nbytes = decode_bytes(runtime, length + STEPS // 2)
+            found[kv].append((1e3 / rate, limit / rate / nbytes))
+    return {
+        kv: f"{median(ms for ms, _ in pairs):.1f} ({median(x for _, x in pairs):.2f})"
+        for kv, pairs in found.items()
+    }
 
 
 def sizes(folder: Path) -> None:

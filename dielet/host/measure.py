@@ -12,7 +12,7 @@ import numpy as np
 
 from dielet.errors import UsageError
 from dielet.host.limits import READ_BYTES, probes
-from dielet.host.memory import address, anonymous
+from dielet.host.memory import Bytes, address, anonymous
 from dielet.host.runtime import Runtime, State
 
 KINDS = ("int8", "bf16", "fp32")
@@ -86,17 +86,13 @@ def measure(
         prefill_gops=prefill_operations(runtime, prompt_tokens) / 1e9,
         bytes_per_token={c: decode_bytes(runtime, c + STEPS // 2) for c in contexts},
     )
-    memory = anonymous(READ_BYTES, huge=True)
-    memory[::4096] = 1
-    states = {context: _filled(runtime, context) for context in contexts}
+    memory = probed_memory()
+    states = {context: filled(runtime, context) for context in contexts}
     scratch = runtime.new_state()
     _prefill(runtime, scratch, prompt_tokens)
     for round_ in range(rounds):
         for context, state in states.items():
-            before = probes().read(address(memory), len(memory), threads)
-            rate = _decode(runtime, state, context)
-            after = probes().read(address(memory), len(memory), threads)
-            limit = (before + after) / 2
+            rate, limit = decode_beside_probe(runtime, state, context, memory)
             result.bandwidth.values.append(limit / 1e9)
             result.decode[context].values.append(rate)
             result.decode[context].shares.append(rate * result.bytes_per_token[context] / limit)
@@ -110,6 +106,23 @@ def measure(
         result.prefill.shares.append(achieved / result.peaks[kind].values[-1])
         report(round_ + 1, rounds)
     return result
+
+
+def probed_memory() -> Bytes:
+    """What the bandwidth probe reads."""
+    memory = anonymous(READ_BYTES, huge=True)
+    memory[::4096] = 1
+    return memory
+
+
+def decode_beside_probe(
+    runtime: Runtime, state: State, context: int, memory: Bytes
+) -> tuple[float, float]:
+    """Steps per second from `context` tokens on, and bytes per second read before and after."""
+    before = probes().read(address(memory), len(memory), runtime.threads)
+    rate = _decode(runtime, state, context)
+    after = probes().read(address(memory), len(memory), runtime.threads)
+    return rate, (before + after) / 2
 
 
 def decode_bytes(runtime: Runtime, context: int) -> int:
@@ -129,7 +142,7 @@ def _ids(runtime: Runtime, count: int) -> np.ndarray:
     return (np.arange(count) * 7919 % runtime.spec.vocab).astype(np.int32)
 
 
-def _filled(runtime: Runtime, context: int) -> State:
+def filled(runtime: Runtime, context: int) -> State:
     """A state with `context` tokens of arbitrary small numbers in its cache."""
     state = runtime.new_state()
     heads = state.kv.reshape(-1, runtime.layout.head_bytes)

@@ -14,6 +14,7 @@ from dielet.checkpoint.spec import ModelSpec
 from dielet.errors import DamagedFile, DieletError, MissingFile
 from dielet.formats.cache import KV_FORMATS
 from dielet.image.names import FILES
+from dielet.program.memory import KvLayout
 
 SCHEMA = 1
 NAME = "manifest.json"
@@ -106,6 +107,9 @@ def _complaint(m: Manifest) -> str:
         "the ladder does not end at max_seq_len": m.kv_ladder[-1:] == (m.max_seq_len,),
         f"batch_sizes {m.batch_sizes} are none": rising(m.batch_sizes) and m.batch_sizes[0] == 1,
         f"kv_format {m.kv_format} is unknown": m.kv_format in KV_FORMATS,
+        f"its programs have another cache than {m.kv_format}": all(
+            p.sizes.get("kv") == _kv_bytes(m) for p in m.programs if p.capacity
+        ),
         "tied is not what the spec says": m.tied == m.spec.tied,
         "chiplets are none": 1 <= m.chiplets <= 64,
         "programs are missing": {*wanted, "head_1", "head_16"} <= set(names),
@@ -120,6 +124,10 @@ def _complaint(m: Manifest) -> str:
         "memory has no owners": {"kv", "activations"} <= set(m.memory),
     }
     return next((complaint for complaint, holds in checks.items() if not holds), "")
+
+
+def _kv_bytes(m: Manifest) -> int:
+    return KvLayout.of(m.spec, m.max_seq_len, m.kv_heads, m.kv_format).nbytes
 
 
 def rising(numbers: tuple[int, ...]) -> bool:

@@ -37,6 +37,8 @@ def _entry(entry: Entry) -> str:
     rows = [("reads", entry.reads), ("updates", entry.updates), ("writes", entry.writes)]
     operands = "\n".join(f"| {name} | {_roles(roles)} |" for name, roles in rows if roles)
     static = ", ".join(f"`{name}`" for name in entry.static) or "none"
+    if entry.options:
+        static += ", and where given " + ", ".join(f"`{name}`" for name in entry.options)
     return (
         f"## {entry.kind}\n\n"
         f"{inspect.getdoc(type(entry))}\n\n"

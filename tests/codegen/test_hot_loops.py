@@ -40,8 +40,8 @@ def linear(name: str, T: int) -> KernelKey:
     return KernelKey.of("linear", K=2048, T=T, bias=False, **static)
 
 
-def attention(T: int) -> KernelKey:
-    return KernelKey.of("attention", D=128, G=2, T=T, out="bf16")
+def attention(T: int, **options: str) -> KernelKey:
+    return KernelKey.of("attention", D=128, G=2, T=T, out="bf16", **options)
 
 
 # The sixteen sums and sixteen integer sums of an integer tile fill all 32 registers, so that two
@@ -59,6 +59,8 @@ LOOPS = {
     linear("int4g32m", 128): (128, 351, 2),
     attention(1): (32, 125, 0),
     attention(128): (128, 319, 0),
+    attention(1, kv="int8"): (64, 202, 0),
+    attention(128, kv="int8"): (128, 328, 0),
 }
 
 

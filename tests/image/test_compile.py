@@ -17,6 +17,7 @@ from dielet.formats.packed import WeightFormat
 from dielet.image import CompileOptions, compile_checkpoint, open_directory, read_manifest
 from dielet.image.file import HashingWriter
 from dielet.image.formats import choose_format, default_weights
+from dielet.program.commands import ENTRIES
 from dielet.program.select import chunks, ladder, program_name, rung_for
 from tests.models import LLAMA, QWEN, compiled, options, plan
 
@@ -202,6 +203,7 @@ def test_nan_weights_are_refused(tmp_path: Path) -> None:
     ("given", "complaint"),
     [
         ({"weights": "int3"}, "one of bf16, int8, int4"),
+        ({"kv": "fp8"}, "kv is 'fp8'; use one of bf16, int8"),
         ({"weights": "int8", "group": 48}, "one of 32, 64, 128"),
         ({"weights": "bf16", "group": 32}, "bf16 has none"),
         ({"chiplets": 0}, "from 1 to 64"),
@@ -221,6 +223,25 @@ def test_bad_options_say_what_would_do(given: dict[str, object], complaint: str)
         given = {"kv_ladder": None, **given}
     with pytest.raises(DieletError, match=complaint):
         plan(**given)
+
+
+@pytest.mark.parametrize("device", ["host", "rebel100", "atom"])
+def test_an_int8_cache_is_about_half(device: str) -> None:
+    """A byte for each number and two for each head's scale, on every device and in every figure."""
+    bf16, int8 = (plan(device=device, kv=kv) for kv in ("bf16", "int8"))
+    D = bf16.spec.head_dim
+    assert (bf16.kv.position_bytes, int8.kv.position_bytes) == (2 * D, D + 2)
+    share = (D + 2) / (2 * D)
+    assert int8.memory_by_owner()["kv"] == share * bf16.memory_by_owner()["kv"]
+    for a, b in zip(bf16.programs, int8.programs, strict=True):
+        assert b.sizes["kv"] == share * a.sizes["kv"]
+        for before, after in zip(a.commands, b.commands, strict=True):
+            moved = [
+                {role: n for role, n in {**cost.reads, **cost.writes}.items() if "cache" in role}
+                for cost in (ENTRIES[c.kind].cost(c) for c in (before, after))
+            ]
+            assert moved[1] == {role: share * n for role, n in moved[0].items()}
+            assert after.attrs.get("kv") == ("int8" if moved[1] else None)
 
 
 def test_unknown_options_suggest_the_nearest() -> None:
@@ -273,6 +294,8 @@ def test_the_manifest_is_strict(tmp_path: Path) -> None:
     for change, complaint in (
         ({"colour": 1}, "unknown field"),
         ({"schema": 99}, "schema 99"),
+        ({"kv_format": "fp4"}, "kv_format fp4 is unknown"),
+        ({"kv_format": "int8"}, "another cache than int8"),
         ({"chiplets": "two"}, "Expected `int`"),
         ({"spec": {**good["spec"], "heads": 5}}, "not a multiple of kv_heads"),
         ({"files": {"../x": {"nbytes": 1, "sha256": ""}}}, "outside its directory"),

@@ -103,18 +103,19 @@ class SmolLM2(Compiled):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.gguf = smollm2_gguf()
-        self._scores: dict[str, measure.Score] = {}
+        self._scores: dict[tuple[str, str], measure.Score] = {}
         self._expected: dict[str, measure.Tokens] = {}
 
-    def runtime(self, weights: str, chiplets: int = 4) -> Runtime:
-        return self.load(self.gguf, weights=weights, chiplets=chiplets, max_seq_len=4096)
+    def runtime(self, weights: str, chiplets: int = 4, kv: str = "bf16") -> Runtime:
+        options = {"weights": weights, "kv": kv, "chiplets": chiplets, "max_seq_len": 4096}
+        return self.load(self.gguf, **options)
 
-    def score(self, weights: str) -> measure.Score:
+    def score(self, weights: str, kv: str = "bf16") -> measure.Score:
         """The compiled .gguf file against the oracle, teacher-forced over the text."""
-        if weights not in self._scores:
-            ours = measure.forced(self.runtime(weights), self.text)
-            self._scores[weights] = measure.compare(self.text, self.oracle_scores, ours)
-        return self._scores[weights]
+        if (weights, kv) not in self._scores:
+            ours = measure.forced(self.runtime(weights, kv=kv), self.text)
+            self._scores[weights, kv] = measure.compare(self.text, self.oracle_scores, ours)
+        return self._scores[weights, kv]
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

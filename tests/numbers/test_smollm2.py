@@ -18,16 +18,18 @@ pytestmark = [pytest.mark.network, pytest.mark.slow]
 # What the compiled model may differ from the oracle in, at least this share of tokens the same.
 # int4 reads the same weights as int8 here, and the same activations.
 AGREEMENT = {"bf16": 0.99, "int8": 0.97, "int4": 0.97}
+LOST = {"bf16": 0.0, "int8": 0.005}  # .. and less by so much for the cache's format
 
 
 def test_the_text_is_long_enough(smollm2: SmolLM2) -> None:
     assert len(smollm2.text) > 2048, "it passes three switches of the KV ladder"
 
 
+@pytest.mark.parametrize("kv", LOST)
 @pytest.mark.parametrize("weights", AGREEMENT)
-def test_teacher_forced_agreement(smollm2: SmolLM2, weights: str) -> None:
-    score = smollm2.score(weights)
-    assert score.agreement >= AGREEMENT[weights]
+def test_teacher_forced_agreement(smollm2: SmolLM2, weights: str, kv: str) -> None:
+    score = smollm2.score(weights, kv)
+    assert score.agreement >= AGREEMENT[weights] - LOST[kv]
     assert score.perplexity == pytest.approx(score.oracle_perplexity, rel=0.005)
 
 

@@ -87,6 +87,17 @@ def test_a_batch_reads_the_weights_once() -> None:
     assert four.decode_tok_s > 2.5 * one.decode_tok_s
 
 
+@pytest.mark.parametrize("device", ["host", "rebel100"])
+def test_an_int8_cache_halves_its_part_of_the_time(device: str) -> None:
+    """Each step's time beyond one without context, on the shape of Qwen3-1.7B."""
+    parts = []
+    for kv in ("bf16", "int8"):
+        options = {"new_tokens": 2, "max_seq_len": 8192, "weights": "int8", "kv": kv}
+        short, long = (simulate(QWEN_17B, device, n, **options) for n in (16, 8000))
+        parts.append(long.tpot_s - short.tpot_s)
+    assert 0.45 < parts[1] / parts[0] < 0.65
+
+
 def test_records_of_an_answer_follow_each_other() -> None:
     found = simulate(LLAMA, "rebel100", 20, 4, max_seq_len=64)
     executions = list(found.executions())
@@ -109,7 +120,7 @@ def test_the_host_on_a_grid_of_positions() -> None:
 
 
 def test_a_compiled_model_is_simulated_as_it_was_compiled(tmp_path: Path) -> None:
-    files = compiled(tmp_path / "m", QWEN, weights="int4", device="rebel100")
+    files = compiled(tmp_path / "m", QWEN, weights="int4", kv="int8", device="rebel100")
     found = simulate(files.path, "rebel100", 20, 8)
     planner = found.clock.programs.planner
     assert planner.ladder == files.manifest.kv_ladder and planner.weights == "int4"
