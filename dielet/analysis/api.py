@@ -117,7 +117,7 @@ def analysis_of(
     rules = read_rules()
     queues = [queues_of(kind, table.runs) for kind in table.kinds]
     steps = find_steps(table, rules.limits)
-    answers = find_answers(table, steps)
+    answers = find_answers(steps)
     sums = [sums_of(kind, len(table.bounds)) for kind in table.kinds]
     chiplets = len(
         {(lane.device, lane.chiplet) for lane in table.lanes if lane.chiplet is not None}
@@ -155,7 +155,7 @@ def analysis_of(
             float(moved.dram[decode].sum()) if moved.dram.any() else None,
         ),
         answers=answers,
-        phases=find_phases(table, steps, table.finish - table.begin),
+        phases=find_phases(table, steps, table.finish - table.begin, rules.limits),
         steps=steps.steps,
         findings=(),
         engines=find_engines(table, steps, use_of(table, queues)),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from dielet.analysis.measures import MEASURES, Measure
 from dielet.analysis.rules import Rule, Rules
 from dielet.analysis.schema import Analysis, Finding
 
 FEWEST, MOST = 2, 6
+PER_RULE = 2
 
 
 def find_findings(found: Analysis, rules: Rules) -> tuple[Finding, ...]:
-    """Two to six of them, unless fewer measures say anything at all."""
+    """Two to six of them, unless fewer measures say anything; of one rule at most two."""
     spoken: list[Finding] = []
     reserve: list[Finding] = []
     begin, end = found.coverage.window_ns
@@ -23,7 +26,12 @@ def find_findings(found: Analysis, rules: Rules) -> tuple[Finding, ...]:
                 (reserve if rule.always else spoken).append(_finding(rule, measure))
     spoken.sort(key=lambda finding: -finding.cost_ns)
     reserve.sort(key=lambda finding: -finding.cost_ns)
-    chosen = spoken[:MOST]
+    count: Counter[str] = Counter()
+    chosen: list[Finding] = []
+    for finding in spoken:
+        count[finding.rule] += 1
+        if count[finding.rule] <= PER_RULE and len(chosen) < MOST:
+            chosen.append(finding)
     chosen += reserve[: max(FEWEST - len(chosen), 0)]
     return tuple(sorted(chosen, key=lambda finding: -finding.cost_ns))
 

@@ -16,10 +16,14 @@ PREFILL, DECODE, HEAD, HOST = "prefill", "decode", "head", "host"
 
 @dataclass(frozen=True)
 class Steps:
-    """Steps in order of start.  of_run: the place in them of each run's."""
+    """Steps in order of start.
+
+    of_run: the place in them of each run's.  first_work: when the first thing was done for each.
+    """
 
     steps: tuple[Step, ...]
     of_run: I64
+    first_work: I64
 
     def phases(self) -> list[str]:
         return list(dict.fromkeys(step.phase for step in self.steps))
@@ -56,7 +60,7 @@ def find_steps(table: Table, limits: Limits) -> Steps:
             answer += 1
         known = phase == DECODE and before is not None
         instance, sequence = table.steps[int(runs.step[f])]
-        begin = int(work[n]) if before is None else max(before, min(int(work[n]), int(start[n])))
+        idle_since = int(work[n]) if before is None else before
         steps.append(
             Step(
                 number=n,
@@ -71,12 +75,12 @@ def find_steps(table: Table, limits: Limits) -> Steps:
                 start_ns=int(start[n]),
                 duration_ns=int(end[n] - start[n]),
                 head_ns=int(head[n]),
-                host_ns=int(start[n]) - (begin if before is None else before),
+                host_ns=int(start[n]) - idle_since,
                 token_ns=int(end[n]) - before if known and before is not None else None,
                 outlier=bool(outlier[n]),
             )
         )
-    return Steps(tuple(steps), of_run)
+    return Steps(tuple(steps), of_run, work)
 
 
 def _known(value: np.int64) -> int | None:
@@ -106,18 +110,18 @@ def outliers(durations: I64, programs: Sequence[str], limits: Limits) -> Bool:
     return out
 
 
-def find_phases(table: Table, steps: Steps, window_ns: int) -> tuple[Phase, ...]:
+def find_phases(table: Table, steps: Steps, window_ns: int, limits: Limits) -> tuple[Phase, ...]:
     """Runs by phase, then the time of the host alone."""
     runs = table.runs
     durations = runs.end - runs.start
     names = np.array(runs.phase)
-    marked = outliers_of_runs(steps)
+    marked = outliers(durations, runs.program, limits)
     found = []
     for name in table.phases():
         mine = np.flatnonzero(names == name)
         values = durations[mine]
         slowest = int(steps.of_run[mine[int(np.argmax(values))]])
-        flagged = int(marked[steps.of_run[mine]].sum())
+        flagged = int(marked[mine].sum())
         found.append(_phase(name, values, window_ns, flagged, slowest))
     between = np.array([step.host_ns for step in steps.steps], np.int64)
     alone = _uncovered(runs.start, runs.end, table.begin, table.finish)
@@ -128,10 +132,6 @@ def find_phases(table: Table, steps: Steps, window_ns: int) -> tuple[Phase, ...]
                      "total_ns": alone, "share": alone / max(window_ns, 1)})
         )  # fmt: skip
     return tuple(found)
-
-
-def outliers_of_runs(steps: Steps) -> Bool:
-    return np.array([step.outlier for step in steps.steps], bool)
 
 
 def _phase(name: str, values: I64, window_ns: int, flagged: int, slowest: int) -> Phase:
@@ -157,15 +157,14 @@ def _uncovered(start: I64, end: I64, begin: int, finish: int) -> int:
     return finish - begin - int(covered)
 
 
-def find_answers(table: Table, steps: Steps) -> tuple[Answer, ...]:
-    first = _first_starts(table, steps)
+def find_answers(steps: Steps) -> tuple[Answer, ...]:
     found = []
     for number in sorted({step.answer for step in steps.steps if step.answer >= 0}):
         mine = [step for step in steps.steps if step.answer == number]
         prefill = [step for step in mine if step.phase == PREFILL]
         decode = [step for step in mine if step.phase == DECODE]
         valid = [step.valid for step in prefill]
-        begin = min(first[step.number] for step in mine)
+        begin = min(int(steps.first_work[step.number]) for step in mine)
         ready = _end(prefill[-1])
         rows = sum(step.valid or 1 for step in decode)
         span = _end(decode[-1]) - ready if decode else 0
@@ -181,17 +180,6 @@ def find_answers(table: Table, steps: Steps) -> tuple[Answer, ...]:
             )
         )
     return tuple(found)
-
-
-def _first_starts(table: Table, steps: Steps) -> dict[int, int]:
-    numbers, first = np.unique(table.runs.step, return_index=True)
-    of_step = steps.of_run[first]
-    begin = {step.number: step.start_ns for step in steps.steps}
-    place = dict(zip(numbers.tolist(), of_step.tolist(), strict=True))
-    for start, step in zip(table.host.start.tolist(), table.host.step.tolist(), strict=True):
-        if step in place:
-            begin[place[step]] = min(begin[place[step]], start)
-    return begin
 
 
 def _end(step: Step) -> int:
