@@ -13,6 +13,12 @@ def rope(kind: str, **entries: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **entries}}
 
 
+GEMMA_ROPE = {
+    "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    }
+}
 PADS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 PHI = {"head_dim": 32, "hidden_size": 128, **PADS}
 LONGROPE = rope(
@@ -63,6 +69,17 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "olmo2": ("olmo2", {"head_dim": 16, **PADS}),
+    "gemma3": (
+        "gemma3_text",
+        {
+            "num_hidden_layers": 7,
+            "sliding_window": 40,
+            "head_dim": 64,
+            "query_pre_attn_scalar": 100,
+            **GEMMA_ROPE,
+            **PADS,
+        },
+    ),
     "llama-biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "qwen3-biases": ("qwen3", {"attention_bias": True}),
 }

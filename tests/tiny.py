@@ -9,6 +9,7 @@ import torch
 import transformers
 
 STEMS = {
+    "gemma3_text": "Gemma3",
     "llama": "Llama",
     "mistral": "Mistral",
     "olmo2": "Olmo2",
@@ -19,7 +20,7 @@ STEMS = {
 }
 CLASSES = {
     model_type: (
-        getattr(transformers, f"{stem}Config"),
+        getattr(transformers, f"{stem}{'Text' * (stem == 'Gemma3')}Config"),
         getattr(transformers, f"{stem}ForCausalLM"),
     )
     for model_type, stem in STEMS.items()
@@ -57,7 +58,8 @@ def make(
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:  # made as ones, which would hide a norm left out
-                parameter.copy_(1 + 0.3 * torch.randn_like(parameter))
+                centre = 0 if model_type == "gemma3_text" else 1
+                parameter.copy_(centre + 0.3 * torch.randn_like(parameter))
             elif name.endswith(".bias"):  # made as zeros
                 parameter.copy_(0.3 * torch.randn_like(parameter))
             else:

@@ -89,7 +89,6 @@ def spec_from_config(config: Entries, name: str, more_eos: Iterable[int] = ()) -
             max_position=config.get("max_position_embeddings", int),
             tied=config.get("tie_word_embeddings", bool, False),
             **fields,
-            activation=config.get("hidden_act", str, "silu"),
             bos_id=bos[0] if bos else None,
             eos_ids=tuple(dict.fromkeys((*config.tokens("eos_token_id"), *more_eos))),
             name=name,

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from dielet.errors import DamagedFile, Unsupported
 
 ARCHITECTURES = {
+    "gemma3_text": "Gemma3ForCausalLM",
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
     "olmo2": "Olmo2ForCausalLM",
@@ -27,7 +28,7 @@ _ASKED = (
     "qwen3",
     "smollm3",
 )  # whose windows are off unless `use_sliding_window` says otherwise
-_LISTED = ("qwen2", "qwen3", "smollm3")  # in which `layer_types` decides
+_LISTED = ("gemma3_text", "qwen2", "qwen3", "smollm3")  # in which `layer_types` decides
 
 _QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 _ATTENTION = (*_QKV, "self_attn.o_proj")
@@ -35,6 +36,16 @@ _MLP = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
 
 # What a key that is absent means, where families differ from Llama.
 _USUAL: dict[str, dict[str, Any]] = {
+    "gemma3_text": {
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "tie_word_embeddings": True,
+        "query_pre_attn_scalar": 256,
+        "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4,
+        "sliding_window": 4096,
+        "hidden_activation": "gelu_pytorch_tanh",
+    },
     "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
     "olmo2": {"rms_norm_eps": 1e-5},
     "phi3": {"rms_norm_eps": 1e-5},
@@ -63,10 +74,30 @@ def usual(model_type: str) -> dict[str, Any]:
 def family_fields(model_type: str, config: Config) -> dict[str, Any]:
     """The fields of ModelSpec that only some families have."""
     return {
-        "qk_norm": model_type in ("qwen3", "olmo2"),
+        "qk_norm": model_type in ("gemma3_text", "olmo2", "qwen3"),
+        "activation": _activation(model_type, config),
+        **(_gemma3(config) if model_type == "gemma3_text" else {}),
         "no_rope": _no_rope(config) if model_type == "smollm3" else (),
         "biases": _biases(model_type, config),
         **_window(model_type, config),
+    }
+
+
+def _activation(model_type: str, config: Config) -> str:
+    key = "hidden_activation" if model_type == "gemma3_text" else "hidden_act"
+    name: str = config.get(key, str, "silu")
+    return {"gelu_pytorch_tanh": "gelu_tanh", "swish": "silu"}.get(name, name)
+
+
+def _gemma3(config: Config) -> dict[str, Any]:
+    for key in ("final_logit_softcapping", "attn_logit_softcapping"):
+        if config.values.get(key) is not None:
+            raise Unsupported(f"{config.where}: {key} is not supported; only without it")
+    if config.get("use_bidirectional_attention", bool, False):
+        raise Unsupported(f"{config.where}: use_bidirectional_attention is not supported")
+    return {
+        "embedding_scale": config.get("hidden_size", int) ** 0.5,
+        "attention_scalar": config.get("query_pre_attn_scalar", float, 256.0),
     }
 
 
@@ -122,6 +153,8 @@ def _slides(model_type: str, config: Config, layer: int) -> bool:
         return layer >= first
     if model_type == "smollm3":
         return layer in _no_rope(config)
+    if model_type == "gemma3_text":
+        return (layer + 1) % max(1, config.get("sliding_window_pattern", int, 6)) != 0
     return model_type in ("mistral", "phi3")
 
 
@@ -147,6 +180,10 @@ def config_entries(spec: Any) -> dict[str, Any]:
         entries["use_sliding_window"] = bool(spec.windowed)
     if spec.model_type in _LISTED:
         entries["layer_types"] = [SLIDING if i in spec.windowed else FULL for i in layers]
+    if spec.model_type == "gemma3_text":
+        entries["hidden_activation"] = "gelu_pytorch_tanh"
+        entries["query_pre_attn_scalar"] = spec.attention_scalar
+        entries["rope_local_base_freq"] = spec.local_rope_theta
     if spec.model_type == "smollm3":
         entries["no_rope_layers"] = [int(i not in spec.no_rope) for i in layers]
     return entries

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dielet.checkpoint.base import Checkpoint, content_identity
 from dielet.checkpoint.config import Entries, config_json
+from dielet.checkpoint.gguf_families import FAMILIES, PAIRED, gguf_fields
 from dielet.checkpoint.gguf_file import GgufFile
 from dielet.checkpoint.gguf_tokenizer import end_of_text_ids, tokenizer_json
 from dielet.checkpoint.names import (
@@ -20,7 +21,7 @@ from dielet.checkpoint.names import (
     shown,
 )
 from dielet.checkpoint.source import Source
-from dielet.checkpoint.spec import SUPPORTED_MODEL_TYPES, ModelSpec
+from dielet.checkpoint.spec import ModelSpec
 from dielet.checkpoint.stored import Stored, ordered
 from dielet.errors import DamagedFile, DieletError, Unsupported
 
@@ -36,10 +37,12 @@ class GgufCheckpoint(Checkpoint):
         self.spec = gguf_spec(self._file)
         self.source = f"GGUF file {path}"
         self._layout = Stored(self.spec)
-        self._names = {name: gguf_name(home) for name, (home, _) in self._layout.homes.items()}
+        post = self.spec.post_norms
+        homes = self._layout.homes.items()
+        self._names = {name: gguf_name(home, post) for name, (home, _) in homes}
         account_for(
             str(path),
-            {gguf_name(name): shape for name, shape in self._layout.shapes.items()},
+            {gguf_name(name, post): shape for name, shape in self._layout.shapes.items()},
             self._file.shapes,
             lambda name: name in (_ROPE_FACTORS, *_LONGROPE_FACTORS.values()),
         )
@@ -60,7 +63,7 @@ class GgufCheckpoint(Checkpoint):
 
     def tensor(self, name: str) -> Source:
         tensor = self._layout.part(name, self._file.tensor(self._names[name]))
-        if self.spec.model_type != "llama":
+        if self.spec.model_type not in PAIRED:
             return tensor
         part = name.rpartition(".")[0]
         if part.endswith(".q_proj"):
@@ -102,28 +105,29 @@ def gguf_spec(file: GgufFile) -> ModelSpec:
     """The spec that the metadata describes, under Hugging Face's name of the family."""
     entries = Entries(str(file.path), file.metadata)
     family = entries.get("general.architecture", str)
-    if family not in SUPPORTED_MODEL_TYPES:
+    if family not in FAMILIES:
         raise Unsupported(
             f"{file.path}: architecture {shown(family)!r} is not supported; "
-            f"supported: {', '.join(SUPPORTED_MODEL_TYPES)}"
+            f"supported: {', '.join(FAMILIES)}"
         )
     _refuse_unsupported(entries, family)
     hidden = entries.get(f"{family}.embedding_length", int)
     heads = _same_everywhere(entries, f"{family}.attention.head_count")
     usual_head_dim = hidden // heads if heads > 0 else 0
     head_dim = entries.get(f"{family}.attention.key_length", int, usual_head_dim)
-    for key in ("attention.value_length", "rope.dimension_count"):
-        size = entries.get(f"{family}.{key}", int, head_dim)
-        if size != head_dim:
-            raise Unsupported(
-                f"{file.path}: {family}.{key} is {size}, which must equal the head size {head_dim}"
-            )
+    layers = entries.get(f"{family}.block_count", int)
+    size = entries.get(f"{family}.attention.value_length", int, head_dim)
+    if size != head_dim:
+        raise Unsupported(
+            f"{file.path}: {family}.attention.value_length is {size}, which must equal the head "
+            f"size {head_dim}"
+        )
     bos = entries.tokens("tokenizer.ggml.bos_token_id")
     try:
         return ModelSpec(
-            model_type=family,
+            model_type=FAMILIES[family],
             hidden=hidden,
-            layers=entries.get(f"{family}.block_count", int),
+            layers=layers,
             heads=heads,
             kv_heads=_same_everywhere(entries, f"{family}.attention.head_count_kv", heads),
             head_dim=head_dim,
@@ -134,7 +138,7 @@ def gguf_spec(file: GgufFile) -> ModelSpec:
             rope_scaling=_rope_scaling(file, entries, family),
             max_position=entries.get(f"{family}.context_length", int),
             tied="output.weight" not in file.entries,
-            qk_norm=family == "qwen3",
+            **gguf_fields(family, entries, layers, head_dim),
             biases=_biases(file),
             bos_id=bos[0] if bos else None,
             eos_ids=end_of_text_ids(entries),
@@ -156,8 +160,6 @@ def _biases(file: GgufFile) -> tuple[str, ...]:
 def _refuse_unsupported(entries: Entries, family: str) -> None:
     if entries.get(f"{family}.expert_count", int, 0):
         raise Unsupported(f"{entries.where}: mixtures of experts are not supported")
-    if entries.get(f"{family}.attention.sliding_window", int, 0):
-        raise Unsupported(f"{entries.where}: sliding-window attention is not supported")
     parts = entries.get("split.count", int, 1)
     if parts > 1:
         raise Unsupported(f"{entries.where}: one of {parts} parts; merge them into one file")

@@ -1,4 +1,5 @@
-"""tokenizer.json from the metadata of a GGUF file (byte-level BPE, the "gpt2" tokenizer model).
+"""tokenizer.json from the metadata of a GGUF file: byte-level BPE (the "gpt2" tokenizer model),
+and sentencepiece through `gguf_sentencepiece.py`.
 
 GGUF names how text is cut before merging with a word, `tokenizer.ggml.pre`; each word that is
 known here stands for the regular expressions of the tokenizer it was made from.
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dielet.checkpoint.config import Entries
+from dielet.checkpoint.gguf_sentencepiece import sentencepiece_parts
 from dielet.checkpoint.names import shown
 from dielet.errors import DamagedFile, Unsupported
 
@@ -22,7 +24,14 @@ _UNUSED, _CONTROL, _USER_DEFINED = 5, 3, 4  # token types, of which 1 is a norma
 _TOKEN_TYPES = range(0, 7)
 
 # Texts that end a message or a document, in the families that name only one of them.
-_ENDINGS = ("<|endoftext|>", "<|im_end|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>")
+_ENDINGS = (
+    "<|endoftext|>",
+    "<|im_end|>",
+    "<|end_of_text|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<end_of_turn>",
+)
 
 
 @dataclass(frozen=True)
@@ -42,24 +51,19 @@ _PRE = {
     "llama-bpe": _Pre((_NEWER % "{1,3}",), whole_words=True, bos=True),
     "default": _Pre((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")),
 }
+_SENTENCEPIECE = _Pre((), bos=True)
 _ALIASES = {"gpt2": "gpt-2", "llama3": "llama-bpe", "llama-v3": "llama-bpe"}
 
 
 def tokenizer_json(metadata: Entries) -> bytes:
     """The tokenizer that the metadata describes.  Raises Unsupported, DamagedFile."""
     model = metadata.get("tokenizer.ggml.model", str)
-    if model != "gpt2":
+    if model not in ("gpt2", "llama"):
         raise Unsupported(
             f"{metadata.where}: tokenizer model {shown(model)!r} is not supported; "
-            "supported: gpt2 (byte-level BPE)"
+            "supported: gpt2 (byte-level BPE), llama (sentencepiece)"
         )
-    name = metadata.get("tokenizer.ggml.pre", str, "default")
-    pre = _PRE.get(_ALIASES.get(name, name))
-    if pre is None:
-        raise Unsupported(
-            f"{metadata.where}: tokenizer.ggml.pre {shown(name)!r} is not supported; "
-            f"supported: {', '.join((*_PRE, *_ALIASES))}"
-        )
+    pre = _pre(metadata) if model == "gpt2" else _SENTENCEPIECE
     tokens, types = _tokens(metadata)
     # a control token may share its text with an unused one, never with another that is in use
     vocab = {text: i for i, text in enumerate(tokens) if types[i] != _UNUSED}
@@ -68,7 +72,11 @@ def tokenizer_json(metadata: Entries) -> bytes:
         raise DamagedFile(
             f"{metadata.where}: token {shown(twice)!r} occurs twice in the vocabulary"
         )
-    space = metadata.get("tokenizer.ggml.add_space_prefix", bool, False)
+    parts = (
+        _byte_level_parts(metadata, pre, vocab)
+        if model == "gpt2"
+        else sentencepiece_parts(metadata, tokens, types, vocab)
+    )
     document = {
         "version": "1.0",
         "truncation": None,
@@ -78,12 +86,34 @@ def tokenizer_json(metadata: Entries) -> bytes:
             for i, text in enumerate(tokens)
             if types[i] in (_CONTROL, _USER_DEFINED)
         ],
+        "post_processor": _post_processor(metadata, tokens, pre),
+        **parts,
+    }
+    text = json.dumps(document, ensure_ascii=False)
+    _check_loads(text, metadata.where)
+    return text.encode()
+
+
+def _pre(metadata: Entries) -> _Pre:
+    name = metadata.get("tokenizer.ggml.pre", str, "default")
+    pre = _PRE.get(_ALIASES.get(name, name))
+    if pre is None:
+        raise Unsupported(
+            f"{metadata.where}: tokenizer.ggml.pre {shown(name)!r} is not supported; "
+            f"supported: {', '.join((*_PRE, *_ALIASES))}"
+        )
+    return pre
+
+
+def _byte_level_parts(metadata: Entries, pre: _Pre, vocab: dict[str, int]) -> dict[str, Any]:
+    """How text is cut, merged and put together again, for byte-level BPE."""
+    space = metadata.get("tokenizer.ggml.add_space_prefix", bool, False)
+    return {
         "normalizer": {"type": "NFC"} if pre.nfc else None,
         "pre_tokenizer": {
             "type": "Sequence",
             "pretokenizers": [*map(_split, pre.splits), _byte_level(space)],
         },
-        "post_processor": _post_processor(metadata, tokens, pre),
         "decoder": _byte_level(space),
         "model": {
             "type": "BPE",
@@ -98,9 +128,6 @@ def tokenizer_json(metadata: Entries) -> bytes:
             "merges": _merges(metadata, vocab),
         },
     }
-    text = json.dumps(document, ensure_ascii=False)
-    _check_loads(text, metadata.where)
-    return text.encode()
 
 
 def end_of_text_ids(metadata: Entries) -> tuple[int, ...]:
@@ -140,9 +167,9 @@ def _merges(metadata: Entries, vocab: dict[str, int]) -> list[list[str]]:
     return merges
 
 
-def _post_processor(metadata: Entries, tokens: list[str], pre: _Pre) -> dict[str, Any]:
+def _post_processor(metadata: Entries, tokens: list[str], pre: _Pre) -> dict[str, Any] | None:
     """What is put around an encoded text: its BOS and EOS tokens, where the file asks for them."""
-    plain = {**_byte_level(False), "trim_offsets": False}
+    plain = {**_byte_level(False), "trim_offsets": False} if pre is not _SENTENCEPIECE else None
     before = metadata.get("tokenizer.ggml.add_bos_token", bool, pre.bos)
     after = metadata.get("tokenizer.ggml.add_eos_token", bool, False)
     around = [
@@ -166,7 +193,7 @@ def _post_processor(metadata: Entries, tokens: list[str], pre: _Pre) -> dict[str
         "pair": [*sequence("A", 0), *sequence("B", 1)],
         "special_tokens": {t: {"id": t, "ids": [i], "tokens": [t]} for t, i in used.items()},
     }
-    return {"type": "Sequence", "processors": [plain, template]}
+    return {"type": "Sequence", "processors": [plain, template]} if plain else template
 
 
 def _special_id(metadata: Entries, key: str, vocab: int) -> int | None:

@@ -10,7 +10,7 @@ from dielet.checkpoint.config import Entries, read_json, spec_from_config
 from dielet.checkpoint.filemap import read_small
 from dielet.checkpoint.names import EMBEDDING, account_for, hugging_face_name, shown
 from dielet.checkpoint.safetensors import SafetensorsFile
-from dielet.checkpoint.source import FileTensor, Source
+from dielet.checkpoint.source import FileTensor, Raised, Source
 from dielet.checkpoint.spec import ModelSpec
 from dielet.checkpoint.stored import Stored
 from dielet.errors import DamagedFile, MissingFile, Unsupported
@@ -67,7 +67,9 @@ class HuggingFaceCheckpoint(Checkpoint):
         return tuple(self._stored)
 
     def tensor(self, name: str) -> Source:
-        return self._layout.part(name, self._file_tensor(self._stored[name]))
+        tensor = self._layout.part(name, self._file_tensor(self._stored[name]))
+        norm = len(tensor.shape) == 1 and name.endswith(".weight")
+        return Raised(tensor, 1.0) if norm and self.spec.model_type == "gemma3_text" else tensor
 
     def _file_tensor(self, name: str) -> FileTensor:
         return self._files[name].tensor(name)

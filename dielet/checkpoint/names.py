@@ -21,6 +21,7 @@ _GGUF = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
+    "self_attn.qkv_proj": "attn_qkv",
     "self_attn.o_proj": "attn_output",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
@@ -28,6 +29,12 @@ _GGUF = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    "mlp.gate_up_proj": "ffn_up",
+}
+_GGUF_POST_NORMS = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
 }
 
 
@@ -71,8 +78,11 @@ def hugging_face_name(canonical: str) -> str:
     return canonical.removeprefix("model.").replace("pre_attention_layernorm", "input_layernorm")
 
 
-def gguf_name(canonical: str) -> str:
-    """model.model.layers.0.self_attn.q_proj.weight -> blk.0.attn_q.weight"""
+def gguf_name(canonical: str, post_norms: bool = False) -> str:
+    """model.model.layers.0.self_attn.q_proj.weight -> blk.0.attn_q.weight
+
+    `post_norms`: of a family whose blocks are normed after them too.
+    """
     fixed = {
         EMBEDDING: "token_embd.weight",
         FINAL_NORM: "output_norm.weight",
@@ -82,7 +92,8 @@ def gguf_name(canonical: str) -> str:
         return fixed[canonical]
     match = re.fullmatch(re.escape(LAYER) + r"(\d+)\.(.+)\.(weight|bias)", canonical)
     assert match
-    return f"blk.{match[1]}.{_GGUF[match[2]]}.{match[3]}"
+    parts = _GGUF | _GGUF_POST_NORMS if post_norms else _GGUF
+    return f"blk.{match[1]}.{parts[match[2]]}.{match[3]}"
 
 
 def account_for(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dielet.checkpoint.families import Config
+from dielet.checkpoint.families import FULL, SLIDING, Config
 from dielet.errors import DamagedFile, Unsupported
 
 _ENTRIES = ("rope_parameters", "rope_scaling")  # of newer files, of older ones
@@ -17,6 +17,17 @@ def rope_fields(model_type: str, config: Config, head_dim: int) -> dict[str, Any
     settings: dict[str, Any] = {}
     for key in reversed(_ENTRIES):
         settings |= config.get(key, dict, {})
+    local = config.get("rope_local_base_freq", float, 0.0) if model_type == "gemma3_text" else 0.0
+    if SLIDING in settings or FULL in settings:  # a kind of layer each
+        nested = config.within("rope_parameters", settings)
+        sliding = config.within(SLIDING, nested.get(SLIDING, dict, {}))
+        if sliding.get("rope_type", str, "default") != "default" or model_type != "gemma3_text":
+            raise Unsupported(
+                f"{config.where}: rope_parameters of {SLIDING} must be the default kind, in "
+                "gemma3_text alone"
+            )
+        local = sliding.get("rope_theta", float, local)
+        settings = nested.get(FULL, dict, {})
     where = config.within("rope_parameters", settings)
     theta = where.get("rope_theta", float, None) or config.get("rope_theta", float, 10000.0)
     share = where.get("partial_rotary_factor", float, None)
@@ -37,6 +48,7 @@ def rope_fields(model_type: str, config: Config, head_dim: int) -> dict[str, Any
             "of a head; an even number is needed"
         )
     return {
+        "local_rope_theta": local,
         "rope_theta": theta,
         "rope_scaling": _scaling(model_type, config, where),
         "rotary_dim": 0 if turned == head_dim else turned,

@@ -144,6 +144,32 @@ class FileTensor(Source):
         return True
 
 
+@dataclass(frozen=True, eq=False)
+class Raised(Source):
+    """A small tensor whose file keeps the distance from `by`: the numbers are those plus it."""
+
+    inner: Source
+    by: float
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.inner.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self.inner.shape
+
+    @property
+    def kind(self) -> str:
+        return self.inner.kind
+
+    def rows(self, lo: int, hi: int) -> NDArray[np.float32]:
+        return self.inner.rows(lo, hi) + np.float32(self.by)
+
+    def samples(self) -> bytes:
+        return self.inner.samples()
+
+
 def _check_finite(numbers: NDArray[np.float16] | NDArray[np.uint16], where: str) -> None:
     """numbers: float16, or bfloat16 as uint16."""
     exponent, what = (0x7F80, "weights") if numbers.dtype == np.uint16 else (0x7C00, "scales")

@@ -11,7 +11,7 @@ from dielet.checkpoint.families import SUPPORTED_MODEL_TYPES
 from dielet.checkpoint.rope import check_rope_scaling, inverse_frequencies
 from dielet.errors import Unsupported, UsageError
 
-SUPPORTED_ACTIVATIONS = ("silu",)
+SUPPORTED_ACTIVATIONS = ("silu", "gelu_tanh")
 
 # An absurd size is a damaged or hostile file: it is refused before anything is allocated for it.
 _LIMITS = {
@@ -34,6 +34,8 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     not turn at all; those with a window turn by local_rope_theta alone, if it is not 0.
     biases are the linears of a layer that add one, as "self_attn.q_proj".
     windowed are the layers in which a token sees only the last `window` tokens, itself included.
+    Scores are divided by the root of attention_scalar, or of the head size (0).  What is looked up
+    in the embedding table is multiplied by embedding_scale.
     eos_ids are united from every source, the one that the checkpoint itself names first.
     """
 
@@ -58,6 +60,8 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     biases: tuple[str, ...] = ()
     window: int = 0
     windowed: tuple[int, ...] = ()
+    attention_scalar: float = 0.0
+    embedding_scale: float = 1.0
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
     name: str = ""
@@ -85,6 +89,10 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             raise UsageError(f"norm_eps is {self.norm_eps}; it must be above 0 and below 1")
         if not 1 < self.rope_theta < 1e15:
             raise UsageError(f"rope_theta is {self.rope_theta}; it must be above 1 and below 1e15")
+        for field in ("attention_scalar", "embedding_scale"):
+            value = getattr(self, field)
+            if not 0 <= value < 1e6:
+                raise UsageError(f"{field} is {value}; it must be from 0 to 1e6")
         if self.windowed and not 1 <= self.window <= _LIMITS["max_position"][1]:
             raise UsageError(f"window is {self.window}; it must be from 1 to 67108864")
         if self.local_rope_theta and not 1 < self.local_rope_theta < 1e15:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from dielet.codegen.function import Function, Pointer
@@ -41,6 +42,13 @@ def exp2(k: Function, x: Value, coefficients: tuple[float, ...] = EXP2_FINE) -> 
 def silu(k: Function, x: Value) -> Value:
     """x / (1 + e**-x)"""
     return x / (exp2(k, x * -LOG2_E) + 1.0)
+
+
+def gelu_tanh(k: Function, x: Value) -> Value:
+    """x / 2 * (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), which is x / (1 + e**-2(...))"""
+    slope = 2 * math.sqrt(2 / math.pi)
+    inner = k.fma(x * x, x.like(0.044715 * slope), x.like(slope))
+    return x / (exp2(k, x * inner * -LOG2_E) + 1.0)
 
 
 def root_mean_square(k: Function, vectors: list[Value], count: int, eps: float) -> Value:

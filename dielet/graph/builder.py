@@ -59,8 +59,9 @@ class GraphBuilder:
     def add(self, a: int, b: int, name: str) -> int:
         return self._node("add", name, (a, b), (), self._columns(a))
 
-    def silu_mul(self, gate: int, up: int, name: str) -> int:
-        return self._node("silu_mul", name, (gate, up), (), self._columns(gate))
+    def silu_mul(self, gate: int, up: int, name: str, activation: str = "silu") -> int:
+        columns = self._columns(gate)
+        return self._node("silu_mul", name, (gate, up), (), columns, activation=activation)
 
     def finish(self) -> Graph:
         return Graph(self.rows, tuple(self._nodes))
@@ -83,7 +84,7 @@ class GraphBuilder:
         inputs: tuple[int, ...],
         params: tuple[str, ...],
         columns: int,
-        **attrs: float,
+        **attrs: float | str,
     ) -> int:
         node = Node(op, self._path(name), inputs, params, columns, MappingProxyType(attrs))
         self._nodes.append(node)

@@ -63,7 +63,7 @@ OPS: dict[str, Op] = {
         "append k (normed if it has a parameter, rotated) and v to the cache, attend with q",
     ),
     "add": Op((2,), (0,), (), "a + b"),
-    "silu_mul": Op((2,), (0,), (), "silu(gate) * up"),
+    "silu_mul": Op((2,), (0,), ("activation",), "silu(gate) * up, or another activation's"),
     "convert": Op((1,), (0,), ("out",), "the same values as bf16"),
     "quantize": Op((1,), (0,), ("out",), "int8 with a scale per row and group"),
 }

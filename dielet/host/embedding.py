@@ -10,12 +10,17 @@ from dielet.codegen import KernelKey
 from dielet.formats.packed import WeightFormat
 from dielet.host.memory import Bytes, address
 from dielet.host.tables import I64
+from dielet.program.types import Attr
 
 _KERNEL = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)
 
 
-def embed_key(fmt: WeightFormat, hidden: int) -> KernelKey:
-    attrs = {"K": hidden, "format": fmt.kind, "group": fmt.group, "minimum": fmt.minimum}
+def embed_key(fmt: WeightFormat, hidden: int, scale: float = 1.0) -> KernelKey:
+    """`scale`: what every number of the table is multiplied by."""
+    attrs: dict[str, Attr] = {"K": hidden, "format": fmt.kind, "group": fmt.group}
+    attrs["minimum"] = fmt.minimum
+    if scale != 1.0:
+        attrs["scale"] = scale
     return KernelKey("embed", tuple(sorted(attrs.items())))
 
 

@@ -86,14 +86,14 @@ class Runtime:
         self._bests: dict[int, list[tuple[int, Region]]] = {}  # by rows of the head's programs
         fmt = WeightFormat.parse(files.manifest.embedding_format)
         keys, kept = (
-            [*self._kernel_keys(), embed_key(fmt, self.spec.hidden)],
+            [*self._kernel_keys(), embed_key(fmt, self.spec.hidden, self.spec.embedding_scale)],
             paths.cache_dir("native"),
         )
         self._library = compile_kernels(keys, host_target(kept), kept)
         drop_code_pages("libllvmlite")  # 40 MB and more, if something had to be compiled
         self._team = Team(self._library, available_cores() if threads is None else threads)
         weakref.finalize(self, self._team.close)  # a forgotten runtime leaves no threads behind
-        embed = self._library.address(embed_key(fmt, self.spec.hidden))
+        embed = self._library.address(embed_key(fmt, self.spec.hidden, self.spec.embedding_scale))
         self._embedding = Embedding(embed, files.embedding, self.spec.hidden)
         self._bases, self._head_bases = self._memory()
         self._binding = np.zeros(2 + 2 * MAX_BATCH, np.int64)

@@ -8,10 +8,11 @@ from dielet.checkpoint.spec import ModelSpec
 from dielet.errors import Unsupported
 from dielet.formats.packed import PANEL
 from dielet.graph import Graph, GraphBuilder
-from dielet.models import llama, mistral, olmo2, phi3, qwen2, qwen3, smollm3
+from dielet.models import gemma3_text, llama, mistral, olmo2, phi3, qwen2, qwen3, smollm3
 
 HEAD_UNIT = 16
 FAMILIES: dict[str, Callable[[ModelSpec, GraphBuilder], None]] = {
+    "gemma3_text": gemma3_text.decoder,
     "llama": llama.decoder,
     "mistral": mistral.decoder,
     "olmo2": olmo2.decoder,

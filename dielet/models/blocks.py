@@ -18,7 +18,7 @@ def attention(
     """Grouped-query attention of the normed `x`; with `spec.qk_norm`, q and k are normed too."""
     heads, kv_heads, width = spec.heads, spec.kv_heads, spec.head_dim
     # Folding log2(e) into the scale lets the softmax use 2^x, which is one polynomial.
-    scale = math.log2(math.e) / math.sqrt(width)
+    scale = math.log2(math.e) / math.sqrt(spec.attention_scalar or width)
     with g.scope("self_attn"):
         q = _linear(spec, g, x, "self_attn.q_proj", heads * width)
         k = _linear(spec, g, x, "self_attn.k_proj", kv_heads * width)
@@ -39,11 +39,11 @@ def attention(
 
 
 def feed_forward(spec: ModelSpec, g: GraphBuilder, x: int, residual: int | None = None) -> int:
-    """down(silu(gate) * up) of the normed `x`."""
+    """down(activation(gate) * up) of the normed `x`."""
     with g.scope("mlp"):
         gate = _linear(spec, g, x, "mlp.gate_proj", spec.intermediate)
         up = _linear(spec, g, x, "mlp.up_proj", spec.intermediate)
-        y = g.silu_mul(gate, up, "silu_mul")
+        y = g.silu_mul(gate, up, "silu_mul", spec.activation)
         y = _linear(spec, g, y, "mlp.down_proj", spec.hidden)
         return y if residual is None else g.add(residual, y, "add")
 

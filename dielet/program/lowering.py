@@ -204,7 +204,9 @@ class Lowering:
             *self._part(up, "up", lo, hi),
             *self._part(number, "y", lo, hi),
         ]
-        return self._out(node), operands
+        activation = node.attrs["activation"]
+        named = {} if activation == "silu" else {"activation": activation}
+        return {**self._out(node), **named}, operands
 
     def _rotary(
         self, number: int, node: Node, axis: str, chiplet: int, lo: int, hi: int

@@ -191,7 +191,7 @@ def test_every_known_kind_loads(pre):
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"model": "llama"}, Unsupported, "tokenizer model 'llama' is not supported; .* gpt2"),
+        ({"model": "bert"}, Unsupported, "tokenizer model 'bert' is not supported; .* gpt2"),
         ({"pre": "viking"}, Unsupported, "pre 'viking' is not supported; supported: gpt-2, smol"),
         ({"tokens": None}, DamagedFile, "tokenizer.ggml.tokens is missing"),
         ({"tokens": [1, 2]}, DamagedFile, "not a list of texts"),

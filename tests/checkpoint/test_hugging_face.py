@@ -91,7 +91,7 @@ def test_identity_changes_with_the_weights_and_with_the_configuration(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "mamba"}, "config.json: model_type 'mamba' is not supported; supported: l"),
+        ({"model_type": "mamba"}, "config.json: model_type 'mamba' is not supported; supported: g"),
         ({"use_sliding_window": True}, "use_sliding_window is true"),
         ({"layer_types": ["sliding_attention"] * 2}, "layer_types has sliding_attention in layers"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantised with 'gptq'"),

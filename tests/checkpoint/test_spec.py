@@ -41,7 +41,10 @@ def test_senseless_numbers_are_named(changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "mamba"}, "model_type 'mamba' is not supported; supported: llama, mistral"),
+        (
+            {"model_type": "mamba"},
+            "model_type 'mamba' is not supported; supported: gemma3_text, llama",
+        ),
         ({"activation": "gelu"}, "activation 'gelu' is not supported; supported: silu"),
         ({"rope_scaling": {"rope_type": "mrope"}}, "rope_type 'mrope' is not supported"),
         ({"rope_scaling": {"rope_type": []}}, "is not supported; supported: linear, llama3"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dielet.codegen.kernel import Kernel
-from dielet.codegen.math import Sink, inverse_root, silu
+from dielet.codegen.math import Sink, gelu_tanh, inverse_root, silu
 from dielet.codegen.targets.base import Target
 from dielet.codegen.values import F32
 
@@ -86,12 +86,16 @@ def convert(k: Kernel, t: Target, s: Convert) -> None:
         sink.put(row * y_stride + at, run, vectors)
 
 
+ACTIVATIONS = {"silu": silu, "gelu_tanh": gelu_tanh}
+
+
 @dataclass(frozen=True)
 class SiluMul:
-    """y = silu(gate) * up"""
+    """y = silu(gate) * up, or with another activation"""
 
     out: str
     group: int = 0
+    activation: str = "silu"
 
 
 def silu_mul(k: Kernel, t: Target, s: SiluMul) -> None:
@@ -104,5 +108,5 @@ def silu_mul(k: Kernel, t: Target, s: SiluMul) -> None:
         for i in range(0, sink.width, t.lanes):
             a = gate.load(row * gate_stride + at + i, t.lanes)
             b = up.load(row * up_stride + at + i, t.lanes)
-            vectors.append(silu(k, a) * b)
+            vectors.append(ACTIVATIONS[s.activation](k, a) * b)
         sink.put(row * y_stride + at, row * g_stride + run, vectors)

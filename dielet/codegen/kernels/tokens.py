@@ -19,6 +19,7 @@ class Embed:
     format: str
     group: int = 0
     minimum: bool = False
+    scale: float = 1.0  # what every number is multiplied by
 
 
 def embed(k: Kernel, t: Target, s: Embed) -> None:
@@ -38,6 +39,9 @@ def embed(k: Kernel, t: Target, s: Embed) -> None:
                 _bf16_record(k, t, record, lane, into)
             else:
                 _int_record(k, t, shape, record, lane, into)
+        if s.scale != 1.0:
+            with k.loop(0, s.K, 32) as i:
+                out.store(i, out.load(i, 32) * s.scale)
 
 
 def _bf16_record(k: Kernel, t: Target, record: Pointer, lane: Value, into: Pointer) -> None:

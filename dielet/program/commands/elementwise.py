@@ -115,18 +115,23 @@ class Convert(Entry):
 
 @command
 class SiluMul(Entry):
-    """y = gate / (1 + exp(-gate)) * up."""
+    """y = gate / (1 + exp(-gate)) * up; with `activation` gelu_tanh, the gate's exponent is
+    sqrt(8/pi) (gate + 0.044715 gate^3)."""
 
     kind = "silu_mul"
     engine = "general"
     reads = "gate up"
     writes = OUT
     static = ("out", "group")
+    options = ("activation",)
 
     def meaning(self, c: Command, v: Values, run: Run) -> None:
         gate, up = (v[role][: run.valid].astype(np.float64) for role in ("gate", "up"))
+        x = gate
+        if c.attrs.get("activation") == "gelu_tanh":
+            x = np.sqrt(8 / np.pi) * (gate + 0.044715 * gate**3)
         with np.errstate(over="ignore"):
-            y = (gate / (1 + np.exp(-gate)) * up).astype(np.float32)
+            y = (gate / (1 + np.exp(-x)) * up).astype(np.float32)
         store(v, run.valid, y, str(c.attrs["out"]), int(c.attrs["group"]))
 
     def widths(self, c: Command) -> dict[str, int]:
