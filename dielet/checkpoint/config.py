@@ -59,6 +59,21 @@ def read_json(path: Path) -> Entries:
     return Entries(str(path), values)
 
 
+def is_nested(config: Entries) -> bool:
+    """Whether the decoder is a part of a larger model, described by an object of its own."""
+    return isinstance(config.values.get("text_config"), dict)
+
+
+def decoder_entries(config: Entries) -> Entries:
+    """The entries that describe the decoder; what those leave out is the whole model's."""
+    if not is_nested(config):
+        return config
+    text = config.within("text_config", config.get("text_config", dict))
+    shared = ("tie_word_embeddings", "bos_token_id", "eos_token_id", "quantization_config")
+    whole = {key: config.values[key] for key in shared if key in config.values}
+    return Entries(text.where, {**whole, **text.values})
+
+
 def spec_from_config(config: Entries, name: str, more_eos: Iterable[int] = ()) -> ModelSpec:
     """Build the spec that a config.json describes; `more_eos` come from its sibling files.
 

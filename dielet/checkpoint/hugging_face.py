@@ -6,9 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from dielet.checkpoint.base import Checkpoint, content_identity
-from dielet.checkpoint.config import Entries, read_json, spec_from_config
+from dielet.checkpoint.config import (
+    Entries,
+    decoder_entries,
+    is_nested,
+    read_json,
+    spec_from_config,
+)
 from dielet.checkpoint.filemap import read_small
-from dielet.checkpoint.names import EMBEDDING, account_for, hugging_face_name, shown
+from dielet.checkpoint.names import EMBEDDING, HEAD, account_for, hugging_face_name, shown
+from dielet.checkpoint.roles import Roles
 from dielet.checkpoint.safetensors import SafetensorsFile
 from dielet.checkpoint.source import FileTensor, Raised, Source
 from dielet.checkpoint.spec import ModelSpec
@@ -18,40 +25,45 @@ from dielet.errors import DamagedFile, MissingFile, Unsupported
 _INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"\w[\w.-]*\.safetensors", re.ASCII)
 _ID = re.compile(r"[0-9]{1,9}")
-_HEAD = "lm_head.weight"
+_DECODERS = ("model.language_model.", "language_model.", "lm_head.", "model.layers.")
 _IGNORED = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")  # buffers, not weights
 
 
 class HuggingFaceCheckpoint(Checkpoint):
     """Opens a directory; every tensor of every file is accounted for before this returns."""
 
-    def __init__(self, directory: Path) -> None:
-        self.spec = directory_spec(directory)
+    def __init__(self, directory: Path, roles: Roles | None = None) -> None:
+        """`roles`: how a family that is not known names things."""
+        self.spec = directory_spec(directory, roles)
+        self._roles = roles or Roles(like=self.spec.model_type)
         self.source = f"Hugging Face directory {directory}"
         self._directory = directory
         self._where, files = _open_files(directory)
         self._files = {name: file for file in files for name in file.shapes}
+        self._nested = is_nested(read_json(directory / "config.json"))
         self._layout = Stored(self.spec)
-        self._stored = {n: hugging_face_name(home) for n, (home, _) in self._layout.homes.items()}
+        self._stored = {n: self._name(home) for n, (home, _) in self._layout.homes.items()}
         self._account()
 
     def _account(self) -> None:
-        shapes = {hugging_face_name(name): shape for name, shape in self._layout.shapes.items()}
+        shapes = {self._name(name): shape for name, shape in self._layout.shapes.items()}
         found = {name: file.shapes[name] for name, file in self._files.items()}
-        tied_head = self.spec.tied and _HEAD in found
-        account_for(
-            self._where,
-            shapes,
-            found,
-            lambda name: name.endswith(_IGNORED) or (tied_head and name == _HEAD),
-        )
+        head = self._name(HEAD)
+        tied_head = self.spec.tied and head in found
+        ignored = (*_IGNORED, *self._roles.ignore)
+
+        def ignorable(name: str) -> bool:
+            other = self._nested and not name.startswith(_DECODERS)
+            return other or name.endswith(ignored) or (tied_head and name == head)
+
+        account_for(self._where, shapes, found, ignorable)
         for name in self._stored:
             self.tensor(name)  # refuses a dtype that cannot be read
         if tied_head:
             embedding = self._file_tensor(self._stored[EMBEDDING])
-            if not embedding.same_bytes(self._file_tensor(_HEAD)):
+            if not embedding.same_bytes(self._file_tensor(head)):
                 raise DamagedFile(
-                    f"{self._where}: tie_word_embeddings is true, yet {_HEAD} differs from "
+                    f"{self._where}: tie_word_embeddings is true, yet {head} differs from "
                     f"{self._stored[EMBEDDING]}; set it to false in config.json if that is meant"
                 )
 
@@ -62,6 +74,15 @@ class HuggingFaceCheckpoint(Checkpoint):
             name: self._file_tensor(name).samples() for name in sorted({*self._stored.values()})
         }
         return content_identity(parts)
+
+    def _name(self, canonical: str) -> str:
+        """What the files call a tensor."""
+        name = self._roles.tensor(hugging_face_name(canonical))
+        if not self._nested or name in self._files:
+            return name
+        candidates = [f"model.language_model.{name.removeprefix('model.')}"]
+        candidates.append(f"language_model.{name}")
+        return next((c for c in candidates if c in self._files), name)
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._stored)
@@ -78,14 +99,16 @@ class HuggingFaceCheckpoint(Checkpoint):
         return directory_files(self._directory)
 
 
-def directory_spec(directory: Path) -> ModelSpec:
+def directory_spec(directory: Path, roles: Roles | None = None) -> ModelSpec:
     """The spec of a directory that may have no weights; end-of-text ids from all of its files."""
     if not (directory / "config.json").is_file():
         raise MissingFile(
             f"{directory} has no config.json; a Hugging Face model directory or a .gguf file is "
             "expected"
         )
-    config = read_json(directory / "config.json")
+    config = decoder_entries(read_json(directory / "config.json"))
+    if roles is not None:
+        config = roles.entries(config)
     eos: tuple[int, ...] = ()
     if (directory / "generation_config.json").is_file():
         eos = read_json(directory / "generation_config.json").tokens("eos_token_id")

@@ -5,28 +5,32 @@ import re
 from pathlib import Path
 
 from dielet.checkpoint.base import Checkpoint
-from dielet.checkpoint.config import read_json, spec_from_config
+from dielet.checkpoint.config import decoder_entries, read_json, spec_from_config
 from dielet.checkpoint.gguf import GgufCheckpoint, gguf_spec
 from dielet.checkpoint.gguf_file import GgufFile
 from dielet.checkpoint.hugging_face import HuggingFaceCheckpoint, directory_files, directory_spec
 from dielet.checkpoint.random import RandomCheckpoint
+from dielet.checkpoint.roles import Roles
 from dielet.checkpoint.spec import ModelSpec
-from dielet.errors import MissingFile, Unsupported
+from dielet.errors import MissingFile, Unsupported, UsageError
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
 _CONFIG_FILES = ["*.json", "*.jinja"]
 
 
-def open_checkpoint(source: str | Path) -> Checkpoint:
+def open_checkpoint(source: str | Path, roles: Roles | None = None) -> Checkpoint:
     """A checkpoint with weights: a Hugging Face directory, a hub id, or a .gguf file.
 
-    Nothing large is read yet.  Raises MissingFile, DamagedFile or Unsupported.
+    `roles` names what a directory of an unknown family has.  Nothing large is read yet.  Raises
+    MissingFile, DamagedFile or Unsupported.
     """
     path = _locate(source, _HUB_FILES)
     if path.is_dir():
-        return HuggingFaceCheckpoint(path)
+        return HuggingFaceCheckpoint(path, roles)
     if _is_gguf(path):
+        if roles is not None:
+            raise UsageError(f"roles are for Hugging Face directories; {path} is a .gguf file")
         return GgufCheckpoint(path)
     raise Unsupported(
         f"{path} is not a model: a Hugging Face directory or a .gguf file is expected"
@@ -40,7 +44,7 @@ def open_config(source: str | Path) -> ModelSpec:
         return directory_spec(path)
     if _is_gguf(path):
         return gguf_spec(GgufFile(path))
-    return spec_from_config(read_json(path), path.resolve().parent.name)
+    return spec_from_config(decoder_entries(read_json(path)), path.resolve().parent.name)
 
 
 def open_random(source: str | Path, seed: int) -> RandomCheckpoint:

@@ -69,6 +69,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--batch-sizes", type=whole_numbers, metavar="N,N,...",
         help="sequences decoded together, each with programs of its own; default: 1",
     )  # fmt: skip
+    parser.add_argument(
+        "--roles", type=place, metavar="FILE.toml",
+        help="how a checkpoint of an unknown family names its tensors and settings",
+    )  # fmt: skip
     parser.add_argument("--layers", type=int, metavar="N", help="only the first N")
     parser.add_argument(
         "--random-weights", type=int, metavar="SEED", help="SRC may then be a bare config.json"

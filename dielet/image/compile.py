@@ -15,6 +15,7 @@ import dielet
 from dielet.checkpoint.base import Checkpoint
 from dielet.checkpoint.names import EMBEDDING
 from dielet.checkpoint.open import open_checkpoint, open_random
+from dielet.checkpoint.roles import read_roles
 from dielet.checkpoint.source import Source
 from dielet.errors import UsageError
 from dielet.formats.packed import PANEL, WeightFormat, pack
@@ -41,7 +42,8 @@ def open_source(src: str | Path, options: CompileOptions) -> Checkpoint:
     """The checkpoint that `src` names, or random weights for its configuration."""
     if options.random_weights is not None:
         return open_random(src, options.random_weights)
-    return open_checkpoint(src)
+    roles = read_roles(Path(options.roles)) if options.roles is not None else None
+    return open_checkpoint(src, roles)
 
 
 def compile_model(

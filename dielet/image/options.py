@@ -28,6 +28,7 @@ class CompileOptions:
     max_seq_len: longest sequence, in tokens; a multiple of 32.  prefill_chunk: tokens per prefill
     program.  kv_ladder: KV capacities with a program each; the last one is max_seq_len.
     kv: number format of the key and value cache, bf16 by default.
+    roles: a file that says how a checkpoint of an unknown family names things (docs/models.md).
     batch_sizes: sequences that one decode program takes, each with programs of its own; 1 is
     always among them.  layers: compile only the first so many.  random_weights: a seed, instead
     of a checkpoint's.
@@ -47,6 +48,7 @@ class CompileOptions:
     batch_sizes: tuple[int, ...] = (1,)
     layers: int | None = None
     random_weights: int | None = None
+    roles: str | None = None
 
     def __post_init__(self) -> None:
         _one_of("weights", self.weights, WEIGHTS)
@@ -66,6 +68,8 @@ class CompileOptions:
             raise UsageError(
                 f"prefill_chunk {self.prefill_chunk} must be a multiple of {CHUNK_UNIT}"
             )
+        if self.roles is not None and self.random_weights is not None:
+            raise UsageError("roles go with a checkpoint's weights, not with random_weights")
         if self.random_weights is not None and self.random_weights < 0:
             raise UsageError(f"random_weights seed {self.random_weights} must not be negative")
         if not self.batch_sizes or any(not 1 <= size <= MAX_BATCH for size in self.batch_sizes):
