@@ -52,6 +52,14 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {bare[near[0]]}?" if near else ""
 
 
+def add_compress(parser: argparse.ArgumentParser) -> None:
+    """How the files of --profile are written."""
+    parser.add_argument(
+        "--compress", action=argparse.BooleanOptionalAction,
+        help="with --profile: write compressed packets; default: into files that are large",
+    )  # fmt: skip
+
+
 def add_common(parser: argparse.ArgumentParser) -> None:
     """The options that every subcommand has."""
     group = parser.add_argument_group("output")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dielet.cli.console import Console, table
 from dielet.cli.exits import INTERRUPTED
 from dielet.cli.models import ANSWER, add_sampling, open_model
-from dielet.cli.parser import place
+from dielet.cli.parser import add_compress, place
 from dielet.cli.speak import answer_object, receipt_lines, speak
 from dielet.errors import DieletError, UsageError
 
@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--profile", nargs="?", const=".", type=place, metavar="DIR",
         help="leave a trace of every command in DIR; default: here",
     )  # fmt: skip
+    add_compress(parser)
     add_sampling(parser)
 
 
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
     with open_model(args.model or args.model_dir, console, args.threads) as model:
         warn_of_no_effect(model, options, console)
-        with profiled(args.profile, console) as session:
+        with profiled(args.profile, args.compress, console) as session:
             if prompt is None:
                 return chat(model, options, console)
             result = speak(model.stream(prompt, **options), console)
@@ -64,14 +65,16 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 
 @contextmanager
-def profiled(folder: str | None, console: Console) -> Iterator[Session | None]:
+def profiled(
+    folder: str | None, compress: bool | None, console: Console
+) -> Iterator[Session | None]:
     """Profile the block into `folder`, if there is one, and say where the trace is."""
     if folder is None:
         yield None
         return
     from dielet.profiler import Session
 
-    session = Session(folder)
+    session = Session(folder, compress=compress)
     try:
         with session:
             yield session

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dielet.cli.console import Console, duration, size, table
-from dielet.cli.parser import place
+from dielet.cli.parser import add_compress, place
 from dielet.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--profile", nargs="?", const=".", metavar="DIR",
         help="leave a trace of every predicted command in DIR; default: here",
     )  # fmt: skip
+    add_compress(parser)
     parser.add_argument("--csv", metavar="FILE", help="write the combinations as CSV")
     parser.add_argument("--plot", metavar="FILE.svg", help="draw the combinations")
     parser.add_argument(
@@ -95,13 +96,15 @@ def run(args: argparse.Namespace, console: Console) -> None:
     else:
         _show_one(swept.points[0].prediction, console)
     if args.profile is not None:
-        _write_profile(swept.points[0].prediction, args.profile, console)
+        _write_profile(swept.points[0].prediction, args, console)
 
 
-def _write_profile(p: Prediction, folder: str, console: Console) -> None:
+def _write_profile(p: Prediction, args: argparse.Namespace, console: Console) -> None:
     from dielet.profiler.modelled import write_modelled
 
-    written = write_modelled([*p.executions()], p.device, folder, model=p.model)
+    written = write_modelled(
+        [*p.executions()], p.device, args.profile, model=p.model, compress=args.compress
+    )
     console.note(f"\nprofile: {written.files[0]} (open it at https://ui.perfetto.dev)")
 
 

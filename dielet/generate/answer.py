@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from inspect import GEN_RUNNING, getgeneratorstate
 from time import perf_counter
-from types import TracebackType
 
 import numpy as np
 
@@ -325,12 +324,7 @@ class Stream:
     def __enter__(self) -> Stream:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property

@@ -13,7 +13,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from dielet import __version__, profiling
@@ -176,12 +176,7 @@ class Session:
     def __enter__(self) -> Session:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._recorder is not None:
             self.stop()
 

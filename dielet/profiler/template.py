@@ -179,21 +179,27 @@ class NameTable:
     def __init__(
         self, names: Sequence[tuple[str, str]], steps: int, digits: int, iid_width: int
     ) -> None:
-        entries = [_entry(a.encode(), b.encode(), digits, iid_width) for a, b in names]
+        entries, holes = [], []
+        for before, after in names:
+            name = text(2, before.encode() + bytes(digits) + after.encode())
+            entry = text(p.NAMES, number(1, 0, iid_width) + name)
+            end = len(entry)
+            holes.append((end - len(name) - iid_width, end - len(after.encode()) - digits))
+            entries.append(entry)
         data = bytearray()
         starts, ends = [], []  # of each name's entries; of packets
         for some in _blocks(entries, LARGEST_TABLE // steps):
-            block = b"".join(bytes(entry.data) * steps for entry in some)
+            block = b"".join(entry * steps for entry in some)
             head = _table_head(len(block))
-            lengths = [len(entry.data) * steps for entry in some]
+            lengths = [len(entry) * steps for entry in some]
             starts += [len(data) + len(head) + at for at in accumulate(lengths[:-1], initial=0)]
             data += head + block
             ends.append(len(data))
         self.ends = np.array(ends, np.int64)
         self._data = np.frombuffer(bytes(data), np.uint8)
-        sizes = np.array([len(entry.data) for entry in entries])[:, None]
+        sizes = np.array([len(entry) for entry in entries])[:, None]
         at = np.array(starts)[:, None] + sizes * np.arange(steps)
-        iid, sequence = np.array([[at for at, _ in entry.holes] for entry in entries]).T
+        iid, sequence = np.array(holes).T
         rows = np.arange(at.size)
         self._iids = Column(iid_width, (at + iid[:, None]).ravel(), rows)
         self._digits = Column(digits, (at + sequence[:, None]).ravel(), rows % steps)
@@ -207,20 +213,13 @@ class NameTable:
         return out[0]
 
 
-def _entry(before: bytes, after: bytes, digits: int, iid_width: int) -> Body:
-    """An interned name with holes for its number and for the sequence."""
-    name = Body().add(text(2, before + bytes(digits) + after))
-    name.holes.append((len(name.data) - len(after) - digits, Field("digits", 0, digits)))
-    return Body().message(p.NAMES, Body().hole(1, Field("name", 0, iid_width)).append(name))
-
-
-def _blocks(entries: Sequence[Body], most: int) -> Iterator[list[Body]]:
+def _blocks(entries: Sequence[bytes], most: int) -> Iterator[list[bytes]]:
     """The entries in groups of about `most` bytes."""
-    block: list[Body] = []
+    block: list[bytes] = []
     size = 0
     for entry in entries:
         block.append(entry)
-        size += len(entry.data)
+        size += len(entry)
         if size > most:
             yield block
             block, size = [], 0

@@ -1,15 +1,20 @@
-"""A tiny random model that can talk, compiled for this machine."""
+"""A tiny random model that can talk, compiled for this machine, and what its traces hold."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import msgspec
 
 from dielet.checkpoint.random import RandomCheckpoint
 from dielet.image import compile_checkpoint
+from dielet.profiler.describe import direct_dependencies
+from dielet.profiler.names import parse
+from dielet.program import Program
 from tests.generate.fake import TEMPLATE, byte_level_tokenizer
 from tests.models import QWEN, options
+from tests.profiler.oracle import Trace
 
 
 def talking(folder: Path, **given: object) -> Path:
@@ -23,3 +28,19 @@ def talking(folder: Path, **given: object) -> Path:
         "chat_template.jinja": TEMPLATE.encode(),
     }
     return compile_checkpoint(RandomCheckpoint(spec, 7, files), folder, options(**given))
+
+
+def work(trace: Trace) -> list[str]:
+    """What the host did, in order."""
+    names = [parse(s.name) for s in trace.slices if s.category == "Host"]
+    return [f"{n.instance}.{n.sequence} {n.layer}" for n in names if n]
+
+
+def programs_of(trace: Trace) -> Counter[str]:
+    """How often each program ran."""
+    return Counter(s.args["program"] for s in trace.slices if s.category == "Device Workload")
+
+
+def arrows(program: Program) -> int:
+    """Dependencies that do not follow from others."""
+    return sum(map(len, direct_dependencies(program, frozenset())))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,8 @@ import pytest
 from dielet.profiler import session as sessions
 from dielet.profiler.ring import Ring
 from dielet.profiler.session import Session
-from dielet.profiler.writer import TraceWriter, Written
-from dielet.program.records import Execution
+from dielet.profiler.writer import PLAIN_COMMANDS, TraceWriter, Written
+from dielet.program.records import Execution, Lane
 from tests.profiler.make import REBEL, linear, program, serial, sources
 from tests.profiler.test_writer import FOUR
 
@@ -44,6 +45,32 @@ def test_writing_more_takes_no_more_memory(tmp_path: Path) -> None:
     few, many = peak_of(tmp_path, 100), peak_of(tmp_path, 500)
     assert many < 1.1 * few
     assert (tmp_path / "500.pb").stat().st_size > 20_000_000 > many / 2
+
+
+@pytest.mark.parametrize("spread", [0, 300_000])
+def test_large_files_are_compressed_by_themselves(tmp_path: Path, spread: int) -> None:
+    """At most 50 bytes per slice, also when no two executions take the same time."""
+    rng = np.random.default_rng(0)
+    runs = []
+    for run in steps(PLAIN_COMMANDS // len(OF.commands) + 1):
+        late = [np.cumsum(rng.integers(0, spread + 1, len(lane.start))) for lane in run.lanes]
+        lanes = tuple(
+            Lane(lane.name, lane.commands, lane.start + delay, lane.end + delay)
+            for lane, delay in zip(run.lanes, late, strict=True)
+        )
+        runs.append(replace(run, lanes=lanes))
+    sizes = []
+    for given in (runs, runs[:-1]):
+        folder = tmp_path / str(len(given))
+        folder.mkdir()
+        commands = len(given) * len(OF.commands)
+        writer = TraceWriter(
+            folder, "t", sources(REBEL, 4), len(runs) * STEP, {}, commands=commands
+        )
+        done = writer.write(given)
+        sizes.append(done.files[0].stat().st_size / commands)
+        assert all(path.stat().st_size > 100 * len(OF.commands) for path in done.files[1:])
+    assert sizes[0] < 50 < 150 < sizes[1]
 
 
 def test_too_large_for_a_browser(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
