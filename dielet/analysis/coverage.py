@@ -130,8 +130,10 @@ def _peaks(table: Table, limits: Limits) -> Iterator[Note]:
         yield Note(NOTE, "peaks are not known: no roofline; name the device with --device")
     total = above = 0
     for kind in table.kinds:
-        total += int(kind.duration.sum())
-        above += int((kind.duration * (kind.percent > 100)).sum())
+        for rows in kind.blocks():
+            duration = kind.end[rows] - kind.start[rows]
+            total += int(duration.sum())
+            above += int((duration * (kind.percent[rows] > 100)).sum())
     if total and above > _ABOVE * total:
         yield Note(
             NOTE,

@@ -39,7 +39,7 @@ def amounts(table: Table, by_program: Mapping[str, bool]) -> dict[Key, Amount]:
     for kind in table.kinds:
         program = kind.program if by_program.get(kind.phase, True) else ""
         runs[kind.phase, program] += len(kind.runs)
-        times = kind.duration.sum(axis=0).tolist()
+        times = kind.time().tolist()
         nbytes = np.maximum(kind.nbytes, 0).sum(axis=0).tolist()
         names = zip(kind.pieces.operation.tolist(), kind.pieces.kind.tolist(), strict=True)
         for (operation, name), ns, moved in zip(names, times, nbytes, strict=True):

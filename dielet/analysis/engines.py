@@ -31,10 +31,12 @@ def use_of(table: Table, queues: Sequence[Queues]) -> Use:
     shape = len(table.runs), len(table.executors)
     use = Use(*(np.zeros(shape, np.int64) for _ in range(3)))
     for kind, queue in zip(table.kinds, queues, strict=True):
-        there = np.ix_(kind.runs, queue.executor[queue.first])
-        use.busy[there] = np.add.reduceat(queue.own, queue.first, axis=1)
-        use.waiting[there] = np.add.reduceat(queue.gap, queue.first, axis=1)
-        use.commands[there] = np.diff([*queue.first.tolist(), len(queue.executor)])
+        for rows in kind.blocks():
+            part = queue.part(rows)
+            there = np.ix_(kind.runs[rows], queue.executor[queue.first])
+            use.busy[there] = np.add.reduceat(part.own, queue.first, axis=1)
+            use.waiting[there] = np.add.reduceat(part.gap, queue.first, axis=1)
+            use.commands[there] = np.diff([*queue.first.tolist(), len(queue.executor)])
     return use
 
 

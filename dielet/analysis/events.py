@@ -23,6 +23,7 @@ from dielet.program.records import BOUNDS
 
 NONE = -1
 BYTES, OPS, PERCENT, BOUND = "bytes", "operations", "% of peak", "bound by"
+NUMBERS = ("start", "duration", "track", "nbytes", "ops", "percent", "bound")
 KIND, SHAPE, FORMAT, ROUTE, WAITS = "kind", "shape", "format", "memory", "waited for"
 
 
@@ -73,9 +74,9 @@ class Details:
         return places[(places >= 0).all(axis=1)].astype(np.int32)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Events:
-    """Slices in order of start.
+    """Slices in order of start.  Columns that are not needed any more may be taken out.
 
     track: uuids.  step, rest: places in the tables of `names`, -1 where a slice's name is none.
     nbytes, ops, percent, bound: -1 where nothing is said; bound: a place in BOUNDS.  example: a
@@ -98,7 +99,13 @@ class Events:
     source: Trace | Scan
 
     def __len__(self) -> int:
-        return len(self.start)
+        return len(self.track)
+
+    def take(self, name: str) -> NDArray[Any]:
+        """A column, which is then no longer here."""
+        column: NDArray[Any] = getattr(self, name)
+        setattr(self, name, column[:0])
+        return column
 
     def details(self, slices: Sequence[int] | I64) -> Details:
         """What is said of some slices beside numbers; more than these may be known."""
@@ -123,18 +130,12 @@ def _scanned(found: Scan) -> Events:
     keys = found.steps.tolist()
     steps = [((key >> 32) - 1 if key >> 32 else None, key & 0xFFFFFFFF) for key in keys]
     return Events(
-        start=found.start,
-        duration=found.duration,
-        track=found.track,
-        nbytes=found.nbytes,
-        ops=found.ops,
-        percent=found.percent,
-        bound=found.bound,
+        **dict[str, Any]({name: found.columns.pop(name) for name in NUMBERS}),
         counters=found.counters,
         stray=found.stray,
         truncated=found.truncated,
         source=found,
-        **_named(found.step, found.rest, found.rests, steps),
+        **_named(found.columns.pop("step"), found.columns.pop("rest"), found.rests, steps),
     )
 
 

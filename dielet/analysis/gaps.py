@@ -98,11 +98,10 @@ def _within(table: Table, steps: Steps, kind: Kind, queue: Queues, found: Gaps) 
     chiplet = np.array([table.lanes[n].chiplet or 0 for n in kind.pieces.lane.tolist()])
     engines = [lane.engine for lane in table.lanes]
     engine = np.array([engines.index(engines[n]) for n in kind.pieces.lane.tolist()])
-    before = queue.by_piece(queue.before)
     rows = max(_CELLS // max(len(joins.source), len(kind.pieces), 1), 1)
     for low in range(0, len(kind.runs), rows):
         part = slice(low, low + rows)
-        start, free = kind.start[part], before[part]
+        start, free = kind.start[part], queue.by_piece(part, queue.part(part).before)
         by, when = joins.bindings(start, kind.end[part], np.minimum(free, start))
         gap = np.maximum(start - free, 0)
         waited = np.where(by >= 0, when - np.minimum(free, start), 0)

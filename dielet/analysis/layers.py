@@ -11,6 +11,7 @@ import numpy as np
 from dielet.analysis.operations import imbalance_of
 from dielet.analysis.schema import Heat, Layer
 from dielet.analysis.table import F64, I64, Kind, Table
+from dielet.analysis.traffic import DramSums
 
 _PATH = re.compile(r"[\w.]*?\.\d+\.")
 """Everything up to and including the layer's number."""
@@ -37,7 +38,7 @@ def wall(start: I64, end: I64) -> I64:
 
 
 def find_layers(
-    table: Table, dram: Sequence[I64], path: Mapping[str, Mapping[str, float]]
+    table: Table, dram: Sequence[DramSums], path: Mapping[str, Mapping[str, float]]
 ) -> tuple[Layer, ...]:
     """dram: by kind; path: ns on the critical path by phase and layer, per run."""
     sums: dict[tuple[str, int], dict[str, float]] = defaultdict(lambda: defaultdict(float))
@@ -46,10 +47,11 @@ def find_layers(
         numbers = layer_numbers(table, kind)
         shifted = numbers + 1
         uneven = imbalance_of(kind, shifted, chiplet_numbers(table, kind))
-        time = kind.duration.sum(axis=0)
+        zero = np.zeros(len(numbers), np.int64)
+        time = kind.time()
         columns = {
-            "bytes": moved.sum(axis=0),
-            "ops": np.maximum(kind.ops, 0).sum(axis=0),
+            "bytes": moved.by_piece,
+            "ops": sum((np.maximum(kind.ops[rows], 0).sum(axis=0) for rows in kind.blocks()), zero),
             "time": time,
         }
         engines = [table.lanes[n].engine for n in kind.pieces.lane.tolist()]
@@ -95,14 +97,19 @@ def find_heat(table: Table) -> tuple[Heat, ...]:
     found = []
     for phase in table.phases():
         cells: dict[tuple[int, str], float] = defaultdict(float)
+        begun: dict[str, int] = {}
         runs = 0
         for kind in table.of_phase(phase):
             runs += len(kind.runs)
-            time: F64 = kind.duration.sum(axis=0).astype(np.float64)
-            for number, ns in zip(kind.pieces.operation.tolist(), time.tolist(), strict=True):
-                cells[table.layer[number], short_name(table.text(number))] += ns
+            time: F64 = kind.time().astype(np.float64)
+            starts = (kind.start[0] - kind.start[0].min()).tolist()
+            numbers = kind.pieces.operation.tolist()
+            for number, ns, start in zip(numbers, time.tolist(), starts, strict=True):
+                name = short_name(table.text(number))
+                cells[table.layer[number], name] += ns
+                begun[name] = min(begun.get(name, start), start)
         layers = sorted({layer for layer, _ in cells if layer >= 0})
-        names = list(dict.fromkeys(name for layer, name in cells if layer >= 0))
+        names = sorted({name for layer, name in cells if layer >= 0}, key=lambda n: (begun[n], n))
         if layers:
             values = tuple(
                 tuple(cells.get((layer, name), 0.0) / runs for name in names) for layer in layers

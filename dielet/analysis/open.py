@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,10 @@ from dielet.errors import DamagedFile
 from dielet.profiler.reader import Trace
 from dielet.program.records import BOUNDS
 
+MATRICES = ("start", "duration", "nbytes", "ops", "percent", "bound")
+STRETCH = 1 << 18
+"""Commands that are looked at together, so that little memory is needed."""
+
 
 def open_table(path: str | Path) -> Table:
     """The tables of the trace at `path`.
@@ -63,7 +68,7 @@ def table_of(events: Events, path: str = "the trace") -> Table:
         raise DamagedFile(_refusal(events, path, 0))
     role, lane, lanes, trace = _tracks(events)
     names, named, closed = events.names, events.step >= 0, events.duration >= 0
-    at = np.flatnonzero((role == COMMAND) & named & closed)
+    at = np.flatnonzero((role == COMMAND) & named & closed).astype(np.int32)
     if not len(at):
         raise DamagedFile(_refusal(events, path, int((role == COMMAND).sum())))
     runs, run, at = _runs(events, np.flatnonzero((role == RUN) & named & closed), at)
@@ -71,11 +76,42 @@ def table_of(events: Events, path: str = "the trace") -> Table:
     kinds: list[Kind] = []
     edges: list[Edges] = []
     groups = list(_groups(events.rest[at], lane[at], run, runs))
-    details = events.details(np.concatenate([at[group.places[0]] for group in groups]))
-    for group in groups:
-        kind, found = _kind(events, details, runs, group, at, lane, lanes, texts)
-        kinds.append(kind)
+    details = events.details(
+        np.concatenate([at[group.places[0]] for group in groups]).astype(np.int64)
+    )
+    slices = [at[group.places] for group in groups]
+    host = _host(events, np.flatnonzero((role == WORK) & closed))
+    # From here on one column after the other is needed for the last time.
+    count, unnamed = len(at), int(((role == OTHER) | (~named & (role != WORK))).sum())
+    old_names = bool((names.workload[events.rest[at]] < 0).all())
+    open_slices = int((~closed).sum())
+    samples = [_pieces(events, details, mine[0], lane, texts) for mine in slices]
+    del at, role, lane, named, closed, run
+    columns = {name: _by_group(events.take(name), slices) for name in MATRICES}
+    for n, (group, (pieces, waits)) in enumerate(zip(groups, samples, strict=True)):
+        first = int(group.runs[0])
+        start, duration = columns["start"][n], columns["duration"][n]
+        found = find_edges(
+            pieces, lanes, names.operations, waits, details.flows(slices[n][0].astype(np.int64)),
+            start[0], start[0] + duration[0],
+        )  # fmt: skip
         edges.append(found)
+        duration += start  # which makes ends of them
+        kinds.append(
+            Kind(
+                phase=runs.phase[first],
+                program=runs.program[first],
+                runs=group.runs,
+                pieces=pieces,
+                start=start,
+                end=duration,
+                nbytes=columns["nbytes"][n],
+                ops=columns["ops"][n],
+                percent=columns["percent"][n],
+                bound=columns["bound"][n],
+                edges=found.pairs,
+            )
+        )
     kinds, executors = with_executors(kinds, lanes, trace.attributes)
     return Table(
         attributes=dict(trace.attributes),
@@ -86,15 +122,15 @@ def table_of(events: Events, path: str = "the trace") -> Table:
         steps=names.steps,
         runs=runs,
         kinds=tuple(kinds),
-        host=_host(events, np.flatnonzero((role == WORK) & closed)),
+        host=host,
         counters=_counters(trace, events),
         layer={n: layer_of(name) for n, name in enumerate(names.operations)},
         group={n: group_of(name) for n, name in enumerate(names.operations)},
         found=Found(
             slices=len(events),
-            commands=len(at),
-            open_slices=int((~closed).sum()),
-            unnamed=int(((role == OTHER) | (~named & (role != WORK))).sum()),
+            commands=count,
+            open_slices=open_slices,
+            unnamed=unnamed,
             with_bytes=sum(int((kind.nbytes >= 0).sum()) for kind in kinds),
             edges=sum(
                 len(found.pairs) * len(kind.runs) for kind, found in zip(kinds, edges, strict=True)
@@ -104,7 +140,7 @@ def table_of(events: Events, path: str = "the trace") -> Table:
             backward=sum(found.backward for found in edges),
             stray=events.stray,
             truncated=events.truncated,
-            old_names=bool((names.workload[events.rest[at]] < 0).all()),
+            old_names=old_names,
         ),
     )
 
@@ -128,35 +164,52 @@ def _refusal(events: Events, path: str, commands: int) -> str:
 
 def _tracks(events: Events) -> tuple[NDArray[np.uint8], I32, list[Lane], Trace]:
     """Of every slice what it is and its lane; the lanes; a trace that knows the tracks."""
-    uuids, first, place = np.unique(events.track, return_index=True, return_inverse=True)
+    uuids, first, place = _distinct(events.track)
     details = events.details(first)
     found = [
         lane_of(details.trace.path(uuid), category)
         for uuid, category in zip(uuids.tolist(), details.categories(first), strict=True)
     ]
     roles = np.array([role for role, _ in found], np.uint8)
-    return roles[place], place.astype(np.int32), [lane for _, lane in found], details.trace
+    return roles[place], place, [lane for _, lane in found], details.trace
 
 
-def _runs(events: Events, marks: I64, at: I64) -> tuple[Runs, I32, I64]:
+def _distinct(track: NDArray[np.integer]) -> tuple[I64, I64, I32]:
+    """Different values, where each is first, and per element which it is."""
+    if track.dtype != np.int16:
+        values, first, place = np.unique(track, return_index=True, return_inverse=True)
+        return values, first, place.astype(np.int32)
+    values = np.flatnonzero(np.bincount(track))
+    number = np.zeros(int(values[-1]) + 1, np.int32)
+    number[values] = np.arange(len(values))
+    first = np.full(len(number), len(track), np.int64)
+    first[track[::-1]] = np.arange(len(track) - 1, -1, -1)
+    return values, first[values], number[track]
+
+
+def _runs(events: Events, marks: I64, at: I32) -> tuple[Runs, I32, I32]:
     """The runs; the number of each command's; the commands in order of run, then start.
 
     marks: slices that stand for whole runs.
     """
     names = events.names
     most = int(names.workload.max(initial=0)) + 1
+    kind = np.dtype(np.int32 if len(names.steps) * most < 1 << 31 else np.int64)
     key, mark_key = (
-        events.step[s] * np.int64(most) + np.maximum(names.workload[events.rest[s]], 0)
+        events.step[s] * kind.type(most) + np.maximum(names.workload[events.rest[s]], 0)
         for s in (at, marks)
     )
     count = len(names.steps) * most
     start, end = np.full(count, np.iinfo(np.int64).max), np.full(count, NONE, np.int64)
-    if not (key[1:] >= key[:-1]).all():
+    if (key[1:] < key[:-1]).any():
         order = np.argsort(key, kind="stable")
         at, key = at[order], key[order]
-    edges = np.flatnonzero(np.diff(key, prepend=NONE))
-    start[key[edges]] = np.minimum.reduceat(events.start[at], edges)
-    end[key[edges]] = np.maximum.reduceat(events.start[at] + events.duration[at], edges)
+    first = _firsts(key)
+    start[key[first]] = events.start[at[first]]  # slices are in order of start
+    for low, high in _stretches(first, len(at)):
+        mine = at[first[low] : first[high] if high < len(first) else len(at)]
+        ends = events.start[mine] + events.duration[mine]
+        end[key[first[low:high]]] = np.maximum.reduceat(ends, first[low:high] - first[low])
     np.minimum.at(start, mark_key, events.start[marks])
     np.maximum.at(end, mark_key, events.start[marks] + events.duration[marks])
     present = np.flatnonzero(end >= 0)
@@ -164,7 +217,7 @@ def _runs(events: Events, marks: I64, at: I64) -> tuple[Runs, I32, I64]:
     number = np.full(count, NONE, np.int32)
     number[present] = np.arange(len(present))
     run = number[key]
-    if not (run[1:] >= run[:-1]).all():
+    if (run[1:] < run[:-1]).any():
         order = np.argsort(run, kind="stable")
         run, at = run[order], at[order]
     said = np.full(len(present), NONE, np.int64)
@@ -193,7 +246,7 @@ class _Group:
     """Runs of one kind: their numbers, and [runs, pieces] where their commands stand."""
 
     runs: I64
-    places: I64
+    places: I32
 
 
 def _groups(rest: I32, lane: I32, run: I32, runs: Runs) -> Iterator[_Group]:
@@ -201,12 +254,18 @@ def _groups(rest: I32, lane: I32, run: I32, runs: Runs) -> Iterator[_Group]:
 
     Commands are in order of run.
     """
-    piece, count = _dense(rest.astype(np.int64) * (int(lane.max()) + 1) + lane)
-    first = np.flatnonzero(np.diff(run, prepend=NONE))
+    lanes = int(lane.max()) + 1
+    small = int(rest.max() + 1) * lanes < 1 << 31
+    piece, count = _dense((rest if small else rest.astype(np.int64)) * lanes + lane)
+    first = _firsts(run)
     length = np.diff(np.append(first, len(run)))
-    piece, count = _told_apart(piece, count, first, length)
+    if _repeats(piece, count, first):
+        piece, count = _told_apart(piece, count, first, length)
     marks = np.random.default_rng(0).integers(0, 1 << 62, count, np.int64)
-    sums = np.add.reduceat(marks[piece], first)
+    sums = np.empty(len(first), np.int64)
+    for low, high in _stretches(first, len(run)):
+        mine = marks[piece[first[low] : first[high] if high < len(first) else len(run)]]
+        sums[low:high] = np.add.reduceat(mine, first[low:high] - first[low])
     by_kind: dict[tuple[int, int, str, str], list[int]] = {}
     for n, number in enumerate(run[first].tolist()):
         key = int(sums[n]), int(length[n]), runs.phase[number], runs.program[number]
@@ -214,11 +273,13 @@ def _groups(rest: I32, lane: I32, run: I32, runs: Runs) -> Iterator[_Group]:
     for members in by_kind.values():
         chosen = np.array(members)
         columns = int(length[chosen[0]])
-        mine = first[chosen][:, None] + np.arange(columns)
+        sample = first[chosen[0]] + np.arange(columns)
         rank = np.full(count, NONE, np.int32)
-        rank[np.sort(piece[mine[0]])] = np.arange(columns)
-        places = np.empty_like(mine)
-        np.put_along_axis(places, rank[piece[mine]].astype(np.int64), mine, axis=1)
+        # Lane by lane, each in order of start: as executors take them, mostly.
+        rank[piece[sample][np.argsort(lane[sample], kind="stable")]] = np.arange(columns)
+        places = np.empty((len(chosen), columns), np.int32)
+        for row, begin in enumerate(first[chosen].tolist()):
+            places[row, rank[piece[begin : begin + columns]]] = np.arange(begin, begin + columns)
         yield _Group(run[first[chosen]].astype(np.int64), places)
 
 
@@ -230,15 +291,44 @@ def _dense(key: I64) -> tuple[I32, int]:
     return number[key], int(number[-1]) + 1
 
 
+def _firsts(values: NDArray[np.integer]) -> I64:
+    """Where a value begins that the place before does not have."""
+    return np.append(0, np.flatnonzero(values[1:] != values[:-1]) + 1)
+
+
+def _stretches(first: I64, total: int) -> Iterator[tuple[int, int]]:
+    """Ranges of runs that have about STRETCH commands together, or one run each."""
+    low = 0
+    while low < len(first):
+        high = max(int(np.searchsorted(first, first[low] + STRETCH, side="right")) - 1, low + 1)
+        if first[low] + STRETCH >= total:
+            high = len(first)
+        yield low, high
+        low = high
+
+
+def _repeats(piece: I32, count: int, first: I64) -> bool:
+    """Whether a run has a piece twice."""
+    for low, high in _stretches(first, len(piece)):
+        end = int(first[high]) if high < len(first) else len(piece)
+        mine = piece[first[low] : end]
+        length = np.diff(np.append(first[low:high], end))
+        seen = np.bincount(mine, minlength=count) if high - low == 1 else None
+        if seen is not None:
+            if (seen > 1).any():
+                return True
+            continue
+        key = np.repeat(np.arange(high - low), length) * np.int64(count) + mine
+        there = np.zeros((high - low) * count, bool)
+        there[key] = True
+        if int(there.sum()) != len(key):
+            return True
+    return False
+
+
 def _told_apart(piece: I32, count: int, first: I64, length: I64) -> tuple[I32, int]:
     """Pieces that a run has several of, as different pieces: the first, the second, and so on."""
-    run = np.repeat(np.arange(len(first)), length)
-    key = run * np.int64(count) + piece
-    seen = np.zeros(len(first) * count, bool) if len(first) * count < 1 << 28 else None
-    if seen is not None:
-        seen[key] = True
-        if int(seen.sum()) == len(key):
-            return piece, count
+    key = np.repeat(np.arange(len(first)), length) * np.int64(count) + piece
     order = np.argsort(key, kind="stable")
     begins = np.diff(key[order], prepend=NONE) != 0
     places = np.arange(len(key))
@@ -247,49 +337,31 @@ def _told_apart(piece: I32, count: int, first: I64, length: I64) -> tuple[I32, i
     return _dense(number * count + piece)
 
 
-def _kind(
-    events: Events,
-    details: Details,
-    runs: Runs,
-    group: _Group,
-    at: I64,
-    lane: I32,
-    lanes: list[Lane],
-    texts: list[str],
-) -> tuple[Kind, Edges]:
-    names, slices = events.names, at[group.places]
-    sample = slices[0]
-    words = {key: details.words(key, sample) for key in (KIND, SHAPE, FORMAT, ROUTE, WAITS)}
+def _pieces(
+    events: Events, details: Details, sample: I32, lane: I32, texts: list[str]
+) -> tuple[Pieces, list[str]]:
+    """What a run's commands are, and what each waited for, in words."""
+    names, rest = events.names, events.rest[sample]
+    words = {
+        key: details.words(key, sample.astype(np.int64))
+        for key in (KIND, SHAPE, FORMAT, ROUTE, WAITS)
+    }
     pieces = Pieces(
         lane=lane[sample],
         executor=np.zeros(len(sample), np.int32),
-        operation=names.operation[events.rest[sample]],
-        index=names.index[events.rest[sample]],
+        operation=names.operation[rest],
+        index=names.index[rest],
         kind=_numbers(words[KIND], texts),
         shape=_numbers(words[SHAPE], texts),
         format=_numbers(words[FORMAT], texts),
         route=_numbers(words[ROUTE], texts),
     )
-    start = events.start[slices]
-    end = start + events.duration[slices]
-    edges = find_edges(
-        pieces, lanes, names.operations, words[WAITS], details.flows(sample), start[0], end[0]
-    )
-    first = int(group.runs[0])
-    kind = Kind(
-        phase=runs.phase[first],
-        program=runs.program[first],
-        runs=group.runs,
-        pieces=pieces,
-        start=start,
-        end=end,
-        nbytes=events.nbytes[slices],
-        ops=events.ops[slices],
-        percent=events.percent[slices],
-        bound=events.bound[slices],
-        edges=edges.pairs,
-    )
-    return kind, edges
+    return pieces, words[WAITS]
+
+
+def _by_group(column: NDArray[Any], slices: Sequence[I32]) -> list[NDArray[Any]]:
+    """A column as the matrices [runs, pieces] of all kinds."""
+    return [column[mine] for mine in slices]
 
 
 def _numbers(words: list[str], texts: list[str]) -> I32:

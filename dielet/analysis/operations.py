@@ -35,22 +35,22 @@ class Sums:
 
 
 def sums_of(kind: Kind, bounds: int) -> Sums:
-    duration = kind.duration
-    known = kind.percent >= 0
-    used = duration * np.minimum(kind.percent, 100) * known
     pieces = len(kind.pieces)
-    code = (kind.bound.astype(np.int64) + 1) * pieces + np.arange(pieces)
-    times = np.bincount(code.ravel(), duration.ravel(), (bounds + 1) * pieces).astype(np.float64)
-    bound = np.roll(times.reshape(bounds + 1, pieces), -1, axis=0)
-    return Sums(
-        kind,
-        duration.sum(axis=0).astype(np.float64),
-        np.maximum(kind.nbytes, 0).sum(axis=0).astype(np.float64),
-        np.maximum(kind.ops, 0).sum(axis=0).astype(np.float64),
-        (duration * known).sum(axis=0).astype(np.float64),
-        used.sum(axis=0) / 100,
-        bound,
-    )
+    time, nbytes, ops, known, used = (np.zeros(pieces) for _ in range(5))
+    bound = np.zeros((bounds + 1) * pieces)
+    for rows in kind.blocks():
+        duration, percent = kind.end[rows] - kind.start[rows], kind.percent[rows]
+        said = duration * (percent >= 0)
+        time += duration.sum(axis=0)
+        nbytes += np.maximum(kind.nbytes[rows], 0).sum(axis=0)
+        ops += np.maximum(kind.ops[rows], 0).sum(axis=0)
+        known += said.sum(axis=0)
+        used += (said * np.minimum(percent, 100)).sum(axis=0) / 100
+        code = (kind.bound[rows].astype(np.int64) + 1) * pieces + np.arange(pieces)
+        bound += np.bincount(code.ravel(), duration.ravel(), len(bound))
+    # What is not known, whose number is -1, comes last.
+    by_bound = np.roll(bound.reshape(bounds + 1, pieces), -1, axis=0)
+    return Sums(kind, time, nbytes, ops, known, used, by_bound)
 
 
 @dataclass
@@ -197,13 +197,17 @@ def imbalance_of(kind: Kind, group: I64, chiplet: I64) -> F64:
     parts = np.flatnonzero(
         (np.diff(sorted_group, prepend=-1) != 0) | (np.diff(sorted_chiplet, prepend=-1) != 0)
     )
-    times = np.add.reduceat(kind.duration[:, order], parts, axis=1).astype(np.float64)
     of_part = sorted_group[parts]
     first = np.flatnonzero(np.diff(of_part, prepend=-1) != 0)
-    largest = np.maximum.reduceat(times, first, axis=1)
     count = np.diff(np.append(first, len(of_part)))
-    mean = np.add.reduceat(times, first, axis=1) / count
-    excess = np.divide(largest, mean, out=np.ones_like(mean), where=mean > 0) - 1
+    excess = np.zeros(len(first))
+    for rows in kind.blocks():
+        duration = (kind.end[rows] - kind.start[rows])[:, order]
+        times = np.add.reduceat(duration, parts, axis=1).astype(np.float64)
+        largest = np.maximum.reduceat(times, first, axis=1)
+        mean = np.add.reduceat(times, first, axis=1) / count
+        share = np.divide(largest, mean, out=np.ones_like(mean), where=mean > 0)
+        excess += (share - 1).sum(axis=0)
     out = np.zeros(int(group.max()) + 1)
-    out[of_part[first]] = excess.mean(axis=0)
+    out[of_part[first]] = excess / len(kind.runs)
     return out

@@ -68,10 +68,13 @@ def find_roofline(
     ops = np.zeros(len(table.runs))
     forms: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for kind in table.kinds:
-        known = np.maximum(kind.ops, 0)
-        ops[kind.runs] = known.sum(axis=1)
         pieces = kind.pieces
-        for n, total in enumerate(known.sum(axis=0).tolist()):
+        by_piece = np.zeros(len(pieces))
+        for rows in kind.blocks():
+            known = np.maximum(kind.ops[rows], 0)
+            ops[kind.runs[rows]] = known.sum(axis=1)
+            by_piece += known.sum(axis=0)
+        for n, total in enumerate(by_piece.tolist()):
             words = table.text(int(pieces.kind[n])), table.text(int(pieces.format[n]))
             forms[kind.phase][operation_format(*words)] += float(total)
     all_forms: dict[str, float] = defaultdict(float)

@@ -53,23 +53,17 @@ class Block:
 
 @dataclass
 class Scan:
-    """What was read.  step, rest: per slice, -1 where the name is none; rests: texts by number.
+    """What was read.
+
+    columns: per slice; step and rest are -1 where the name is none.  rests: texts by number.
 
     row: where each slice stood in the file, None if they were in order of start.  others: packets
     that are no events, with the number of the slice that came next in the file.
     """
 
     path: Path
-    start: I64
-    duration: I64
-    track: NDArray[np.int16]
-    step: I32
-    rest: I32
+    columns: dict[str, NDArray[Any]]
     place: I32
-    nbytes: I64
-    ops: I64
-    percent: I32
-    bound: NDArray[np.int8]
     steps: I64
     rests: list[str]
     counters: dict[int, tuple[I64, F64]]
@@ -274,14 +268,20 @@ class _Scanning:
     def result(self) -> Scan:
         rows, samples = self._get("rows"), self._get("samples")
         a = self.arrays
-        columns = {name: a[name][:rows] for name in _PER_SLICE}
+        for name in ("name_step", "name_rest", "below"):
+            del a[name]
         row = None
-        if (columns["start"][1:] < columns["start"][:-1]).any():
-            row = np.argsort(columns["start"], kind="stable")
-            columns = {name: column[row] for name, column in columns.items()}
+        start = a["start"][:rows]
+        if (start[1:] < start[:-1]).any():
+            row = np.argsort(start, kind="stable")
+        columns = {}
+        for name in _PER_SLICE:
+            column = a.pop(name)[:rows]
+            columns[name] = column if row is None else column[row]
         return Scan(
             path=self.path,
-            **columns,
+            place=columns.pop("place"),
+            columns=columns,
             steps=a["step_key"][: self._get("steps")].copy(),
             rests=self.rests,
             counters=_counters(

@@ -6,8 +6,8 @@ once (`Pieces`); what differs is a matrix [runs, pieces].  Everything else is co
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ Bool = NDArray[np.bool_]
 
 COMPUTE, DMA, SYNC, HOST = "compute", "dma", "sync", "host"
 WORKER = "worker"
+BLOCK_CELLS = 1 << 19  # of a matrix that is worked on at a time, so that little memory is needed
 CLASSES = (COMPUTE, DMA, SYNC, HOST)
 
 CounterKey = tuple[str, int | None, str, str]
@@ -93,9 +94,22 @@ class Kind:
     bound: NDArray[np.int8]
     edges: I32
 
-    @cached_property
+    @property
     def duration(self) -> I64:
         return self.end - self.start
+
+    def time(self) -> I64:
+        """int64 [pieces]: the durations, over all runs."""
+        total: I64 = np.zeros(len(self.pieces), np.int64)
+        for rows in self.blocks():
+            total += (self.end[rows] - self.start[rows]).sum(axis=0)
+        return total
+
+    def blocks(self) -> Iterator[slice]:
+        """Some runs after the other, as many as make small matrices."""
+        rows = max(BLOCK_CELLS // max(len(self.pieces), 1), 1)
+        for low in range(0, len(self.runs), rows):
+            yield slice(low, low + rows)
 
 
 @dataclass(frozen=True)

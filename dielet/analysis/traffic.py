@@ -36,16 +36,22 @@ def weight_bytes(shape: str, form: str) -> int:
         return 0
 
 
-def dram_bytes(table: Table, kind: Kind) -> I64:
-    """int64 [runs, pieces]: what each command reads and writes in the DRAM, as far as is known.
+@dataclass(frozen=True)
+class DramSums:
+    """Bytes of the DRAM that a kind's commands move: f64 [runs] and [pieces]."""
+
+    by_run: F64
+    by_piece: F64
+
+
+def dram_bytes(table: Table, kind: Kind) -> DramSums:
+    """What each command reads and writes in the DRAM, as far as is known, summed.
 
     Of a copy its bytes for each end that is in the DRAM, of a linear its weights, of attention
     all that it reads.  A command's parts share its weights by their bytes.
     """
     pieces = kind.pieces
-    known = np.maximum(kind.nbytes, 0)
-    factor = np.zeros(len(pieces))
-    weights = np.zeros(len(pieces), np.int64)
+    factor, weights = np.zeros(len(pieces)), np.zeros(len(pieces))
     for n in range(len(pieces)):
         route = table.text(int(pieces.route[n]))
         name = table.text(int(pieces.kind[n]))
@@ -57,16 +63,21 @@ def dram_bytes(table: Table, kind: Kind) -> I64:
             weights[n] = weight_bytes(shape, form)
         elif name == "attention" and "dram" in sides[0]:
             factor[n] = 1
-    out = (known * factor).astype(np.int64)
     linears = np.flatnonzero(weights)
-    if len(linears):
-        command = _commands(table, kind)[linears]
-        whole = np.zeros((len(known), int(command.max()) + 1), np.int64)
-        for column, place in zip(linears.tolist(), command.tolist(), strict=True):
-            whole[:, place] += known[:, column]
-        share = known[:, linears] / np.maximum(whole[:, command], 1)
-        out[:, linears] = np.rint(share * weights[linears])
-    return out
+    command = _commands(table, kind)[linears]
+    by_run, by_piece = np.zeros(len(kind.runs)), np.zeros(len(pieces))
+    for rows in kind.blocks():
+        known = np.maximum(kind.nbytes[rows], 0)
+        moved = known * factor
+        if len(linears):
+            whole = np.zeros((len(known), int(command.max()) + 1))
+            for column, place in zip(linears.tolist(), command.tolist(), strict=True):
+                whole[:, place] += known[:, column]
+            share = known[:, linears] / np.maximum(whole[:, command], 1)
+            moved[:, linears] = share * weights[linears]
+        by_run[rows] = moved.sum(axis=1)
+        by_piece += moved.sum(axis=0)
+    return DramSums(by_run, by_piece)
 
 
 def _commands(table: Table, kind: Kind) -> I64:
@@ -97,12 +108,13 @@ class Bytes:
         return self.by_commands if self.by_counters is None else self.by_counters
 
 
-def bytes_of(table: Table, dram: Sequence[I64]) -> Bytes:
+def bytes_of(table: Table, dram: Sequence[DramSums]) -> Bytes:
     """dram: by kind, as `dram_bytes` gives it."""
     by_commands, moved = np.zeros(len(table.runs)), np.zeros(len(table.runs))
     for kind, part in zip(table.kinds, dram, strict=True):
-        by_commands[kind.runs] = part.sum(axis=1)
-        moved[kind.runs] = np.maximum(kind.nbytes, 0).sum(axis=1)
+        by_commands[kind.runs] = part.by_run
+        for rows in kind.blocks():
+            moved[kind.runs[rows]] = np.maximum(kind.nbytes[rows], 0).sum(axis=1)
     return Bytes(by_commands, _integral(table, DRAM_COUNTER), _integral(table, LINK_COUNTER), moved)
 
 
@@ -141,14 +153,14 @@ def _link(table: Table, kind: str, route: str) -> str:
 def _routes(table: Table, small: int) -> tuple[Route, ...]:
     found: dict[tuple[str, str, str], list[float]] = defaultdict(lambda: [0.0] * 5)
     for kind in table.kinds:
-        is_small = (kind.nbytes >= 0) & (kind.nbytes < small)
-        duration = kind.duration
-        columns = (
-            np.maximum(kind.nbytes, 0).sum(axis=0),
-            duration.sum(axis=0),
-            is_small.sum(axis=0),
-            (duration * is_small).sum(axis=0),
-        )
+        columns = np.zeros((4, len(kind.pieces)))
+        for rows in kind.blocks():
+            nbytes, duration = kind.nbytes[rows], kind.end[rows] - kind.start[rows]
+            is_small = (nbytes >= 0) & (nbytes < small)
+            columns[0] += np.maximum(nbytes, 0).sum(axis=0)
+            columns[1] += duration.sum(axis=0)
+            columns[2] += is_small.sum(axis=0)
+            columns[3] += (duration * is_small).sum(axis=0)
         for n in range(len(kind.pieces)):
             route = re.sub(r" of chiplet \d+", " of chiplet n", table.text(kind.pieces.route[n]))
             name = table.text(kind.pieces.kind[n])
@@ -161,7 +173,7 @@ def _routes(table: Table, small: int) -> tuple[Route, ...]:
             total[2] += float(columns[1][n])
             total[3] += float(columns[2][n]) * is_dma
             total[4] += float(columns[3][n]) * is_dma
-    rows = [
+    out = [
         Route(
             phase=phase,
             route=route,
@@ -175,7 +187,7 @@ def _routes(table: Table, small: int) -> tuple[Route, ...]:
         )
         for (phase, route, name), (commands, nbytes, ns, few, few_ns) in found.items()
     ]
-    return tuple(sorted(rows, key=lambda r: -r.bytes))
+    return tuple(sorted(out, key=lambda r: -r.bytes))
 
 
 def _moved(table: Table, moved: Bytes, limits: Limits) -> tuple[Moved, ...]:
