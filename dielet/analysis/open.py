@@ -35,6 +35,7 @@ from dielet.analysis.table import (
     F64,
     I32,
     I64,
+    Bool,
     CounterKey,
     Found,
     HostWork,
@@ -68,7 +69,7 @@ def table_of(events: Events, path: str = "the trace") -> Table:
         raise DamagedFile(_refusal(events, path, 0))
     role, lane, lanes, trace = _tracks(events)
     names, named, closed = events.names, events.step >= 0, events.duration >= 0
-    at = np.flatnonzero((role == COMMAND) & named & closed).astype(np.int32)
+    at = _places((role == COMMAND) & named & closed)
     if not len(at):
         raise DamagedFile(_refusal(events, path, int((role == COMMAND).sum())))
     runs, run, at = _runs(events, np.flatnonzero((role == RUN) & named & closed), at)
@@ -174,16 +175,28 @@ def _tracks(events: Events) -> tuple[NDArray[np.uint8], I32, list[Lane], Trace]:
     return roles[place], place, [lane for _, lane in found], details.trace
 
 
+def _places(there: Bool) -> I32:
+    """Where something is so."""
+    parts = [
+        (np.flatnonzero(there[low : low + STRETCH]) + low).astype(np.int32)
+        for low in range(0, len(there), STRETCH)
+    ]
+    return np.concatenate(parts)
+
+
 def _distinct(track: NDArray[np.integer]) -> tuple[I64, I64, I32]:
     """Different values, where each is first, and per element which it is."""
     if track.dtype != np.int16:
         values, first, place = np.unique(track, return_index=True, return_inverse=True)
         return values, first, place.astype(np.int32)
-    values = np.flatnonzero(np.bincount(track))
-    number = np.zeros(int(values[-1]) + 1, np.int32)
+    first = np.full(int(track.max()) + 1, NONE, np.int64)
+    for low in range(0, len(track), STRETCH):
+        found, at = np.unique(track[low : low + STRETCH], return_index=True)
+        fresh = first[found] < 0
+        first[found[fresh]] = low + at[fresh]
+    values = np.flatnonzero(first >= 0)
+    number = np.zeros(len(first), np.int32)
     number[values] = np.arange(len(values))
-    first = np.full(len(number), len(track), np.int64)
-    first[track[::-1]] = np.arange(len(track) - 1, -1, -1)
     return values, first[values], number[track]
 
 
@@ -195,10 +208,12 @@ def _runs(events: Events, marks: I64, at: I32) -> tuple[Runs, I32, I32]:
     names = events.names
     most = int(names.workload.max(initial=0)) + 1
     kind = np.dtype(np.int32 if len(names.steps) * most < 1 << 31 else np.int64)
-    key, mark_key = (
-        events.step[s] * kind.type(most) + np.maximum(names.workload[events.rest[s]], 0)
-        for s in (at, marks)
-    )
+    key, mark_key = (np.empty(len(slices), kind) for slices in (at, marks))
+    for out, slices in ((key, at), (mark_key, marks)):
+        for low in range(0, len(slices), STRETCH):
+            part = slices[low : low + STRETCH]
+            workload = np.maximum(names.workload[events.rest[part]], 0)
+            out[low : low + STRETCH] = events.step[part] * kind.type(most) + workload
     count = len(names.steps) * most
     start, end = np.full(count, np.iinfo(np.int64).max), np.full(count, NONE, np.int64)
     if (key[1:] < key[:-1]).any():

@@ -70,7 +70,7 @@ class Scan:
     stray: int
     truncated: bool
     blocks: list[Block]
-    row: I64 | None = None
+    row: I32 | None = None
     others: list[tuple[int, bytes]] = field(default_factory=list)
 
     def packets(self, slices: I64) -> Trace:
@@ -79,7 +79,7 @@ class Scan:
         slices: in order; the trace's slices are in the same.
         """
         found: list[tuple[int, int, bytes]] = [(row, 0, body) for row, body in self.others]
-        rows = slices if self.row is None else self.row[slices]
+        rows = slices if self.row is None else self.row[slices].astype(np.int64)
         block = np.searchsorted([b.first for b in self.blocks], rows, side="right") - 1
         with self.path.open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -273,7 +273,7 @@ class _Scanning:
         row = None
         start = a["start"][:rows]
         if (start[1:] < start[:-1]).any():
-            row = np.argsort(start, kind="stable")
+            row = np.argsort(start, kind="stable").astype(np.int32)
         columns = {}
         for name in _PER_SLICE:
             column = a.pop(name)[:rows]
