@@ -228,7 +228,10 @@ class Runtime:
 
     def _io(self, bases: Bases, tables: Tables, name: str) -> NDArray[np.float32]:
         region = tables.io[name]
-        return bases["io"][region.offset : region.end].view(np.float32).reshape(region.rows, -1)
+        words = bases["io"][region.offset : region.end].view(np.float32)
+        # Rows may lie further apart than they are wide.
+        shape, strides = (region.rows, region.width // 4), (region.stride, 4)
+        return np.lib.stride_tricks.as_strided(words, shape, strides)
 
     def _tables(self, name: str) -> Tables:
         """The program's native tables, built and verified at its first use."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -62,3 +63,17 @@ def test_heads_that_do_not_divide_are_held_twice(tmp_path: Path) -> None:
     files = compiled(tmp_path / "m", SPECS["qwen3"], **options)  # 2 KV heads on 4 chiplets
     assert files.manifest.kv_heads == 4
     assert files.manifest.memory["kv"] == 2 * 2 * 4 * 128 * 32 * 2
+
+
+@pytest.mark.parametrize("device", ["rebel100", "atom-x4"])
+def test_rows_that_lie_apart(tmp_path: Path, device: str) -> None:
+    """Rows of a power of two would compete for the cache, so there is room between them."""
+    spec = msgspec.structs.replace(SPECS["qwen3"], hidden=512)
+    found = {}
+    for name in ("host", device):
+        compiled(tmp_path / name, spec, weights="bf16", device=name, batch_sizes=(2,))
+        found[name] = logits(tmp_path / name)
+    np.testing.assert_array_equal(found["host"].argmax(1), found[device].argmax(1))
+    np.testing.assert_allclose(
+        found["host"], found[device], atol=4e-3 * np.abs(found["host"]).max()
+    )
