@@ -60,7 +60,9 @@ def find_layers(
             total = sums[kind.phase, layer]
             for name, column in columns.items():
                 total[name] += float(column[mine].sum())
-            total["wall"] += float(wall(kind.start[:, mine], kind.end[:, mine]).sum())
+            for rows in kind.blocks():
+                walls = wall(kind.start[rows][:, mine], kind.end[rows][:, mine])
+                total["wall"] += float(walls.sum())
             total["commands"] += len(mine) * len(kind.runs)
             total["imbalance"] += float(uneven[layer + 1]) * len(kind.runs)
             total["runs"] += len(kind.runs)

@@ -22,6 +22,7 @@ from dielet.analysis.events import (
     Events,
     read_events,
 )
+from dielet.analysis.heap import give_back
 from dielet.analysis.names import (
     COMMAND,
     OTHER,
@@ -68,6 +69,7 @@ def table_of(events: Events, path: str = "the trace") -> Table:
     if not len(events):
         raise DamagedFile(_refusal(events, path, 0))
     role, lane, lanes, trace = _tracks(events)
+    give_back()
     names, named, closed = events.names, events.step >= 0, events.duration >= 0
     at = _places((role == COMMAND) & named & closed)
     if not len(at):
@@ -76,7 +78,9 @@ def table_of(events: Events, path: str = "the trace") -> Table:
     texts = list(names.operations)
     kinds: list[Kind] = []
     edges: list[Edges] = []
+    give_back()
     groups = list(_groups(events.rest[at], lane[at], run, runs))
+    give_back()
     details = events.details(
         np.concatenate([at[group.places[0]] for group in groups]).astype(np.int64)
     )
@@ -88,7 +92,10 @@ def table_of(events: Events, path: str = "the trace") -> Table:
     open_slices = int((~closed).sum())
     samples = [_pieces(events, details, mine[0], lane, texts) for mine in slices]
     del at, role, lane, named, closed, run
-    columns = {name: _by_group(events.take(name), slices) for name in MATRICES}
+    columns = {}
+    for name in MATRICES:
+        columns[name] = _by_group(events.take(name), slices)
+        give_back()
     for n, (group, (pieces, waits)) in enumerate(zip(groups, samples, strict=True)):
         first = int(group.runs[0])
         start, duration = columns["start"][n], columns["duration"][n]
@@ -113,6 +120,8 @@ def table_of(events: Events, path: str = "the trace") -> Table:
                 edges=found.pairs,
             )
         )
+    del columns, slices
+    give_back()
     kinds, executors = with_executors(kinds, lanes, trace.attributes)
     return Table(
         attributes=dict(trace.attributes),

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dielet.analysis import scanner as s
+from dielet.analysis.heap import give_back
 from dielet.analysis.table import F64, I32, I64
 from dielet.errors import DamagedFile
 from dielet.profiler import perfetto as p
@@ -278,6 +279,8 @@ class _Scanning:
         for name in _PER_SLICE:
             column = a.pop(name)[:rows]
             columns[name] = column if row is None else column[row]
+            if row is not None:
+                give_back()
         return Scan(
             path=self.path,
             place=columns.pop("place"),
