@@ -149,7 +149,7 @@ def check_files(directory: Path, manifest: Manifest) -> None:
     """Hold every file's size and sha256 against the manifest.
 
     Reading gigabytes takes seconds, so a file that was found right is remembered in the cache by
-    its size, inode and time of change, and read again only when one of those differs.
+    its size, inode and times of change, and read again only when one of those differs.
     """
     known = _Verified(directory)
     for name, entry in manifest.files.items():
@@ -220,4 +220,5 @@ class _Verified:
     @staticmethod
     def _mark(path: Path, sha256: str) -> str:
         stat = path.stat()
-        return f"{stat.st_size} {stat.st_ino} {stat.st_mtime_ns} {sha256}"
+        times = f"{stat.st_mtime_ns} {stat.st_ctime_ns}"  # anybody can set back the first
+        return f"{stat.st_size} {stat.st_ino} {times} {sha256}"

@@ -345,3 +345,14 @@ def test_the_manifest_knows_every_program(tmp_path: Path) -> None:
             summary.commands,
         )
         assert msgspec.to_builtins(program.sizes) == summary.sizes
+
+
+def test_a_file_altered_in_place_is_found_though_its_time_was_set_back(tmp_path: Path) -> None:
+    path = compiled(tmp_path / "m").path / "decoder_model_fixed.img"
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(-100, os.SEEK_END)
+        file.write(b"\xff" * 50)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(DieletError, match="damaged"):
+        open_directory(path.parent)
