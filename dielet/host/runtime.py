@@ -25,7 +25,7 @@ from dielet.host.team import Team
 from dielet.image import ModelFiles, open_directory
 from dielet.image.options import MAX_BATCH
 from dielet.image.plan import HEAD_ROWS
-from dielet.program import KvLayout, Program, Region, verify_program
+from dielet.program import KvLayout, Program, Region, verify_commands, verify_program
 from dielet.program.select import program_name, rung_for
 from dielet.program.types import SPACES
 
@@ -237,15 +237,7 @@ class Runtime:
         """The program's native tables, built and verified at its first use."""
         tables = self._programs.get(name)
         if tables is None:
-            program = self.files.program(name)
-            allocated = self.files.activation_spaces(program.phase == "head")
-            try:
-                verify_program(program, {**allocated, **self._sizes})
-            except (InternalError, TypeError, KeyError) as error:
-                raise DamagedFile(
-                    f"{self.files.path}: program {name} breaks its rules ({error}); "
-                    "compile the model again"
-                ) from None
+            program = self._verified(name, verify_program)
             again = partial(self.files.program, name)
             tables = build_tables(program, self._team.workers, self._library.address, again)
             self._programs[name] = tables
@@ -256,8 +248,21 @@ class Runtime:
     def _kernel_keys(self) -> list[KernelKey]:
         """Of one program per phase and token count: rungs of the ladder share their kernels."""
         firsts = {(p.phase, p.tokens): p.name for p in reversed(self.manifest.programs)}
-        commands = (c for name in firsts.values() for c in self.files.program(name).commands)
-        return list(dict.fromkeys(map(kernel_key, commands)))
+        programs = (self._verified(name, verify_commands) for name in firsts.values())
+        return list(dict.fromkeys(kernel_key(c) for p in programs for c in p.commands))
+
+    def _verified(self, name: str, verify: Callable[[Program, dict[str, int]], None]) -> Program:
+        """The program, once it is known to keep to its rules; DamagedFile otherwise."""
+        program = self.files.program(name)
+        allocated = self.files.activation_spaces(program.phase == "head")
+        try:
+            verify(program, {**allocated, **self._sizes})
+        except InternalError as error:
+            raise DamagedFile(
+                f"{self.files.image_of(name).path}: program {name} breaks its rules ({error}); "
+                "compile the model again"
+            ) from None
+        return program
 
     def _memory(self) -> tuple[Bases, Bases]:
         """Address tables of the decoder programs and of the head; activations are shared."""

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from dielet.devices import Device, load_device, read_device, resized
 from dielet.errors import DamagedFile
-from dielet.formats.packed import WeightFormat
+from dielet.formats.packed import PANEL, WeightFormat
 from dielet.image.file import Image, map_file, open_image
-from dielet.image.manifest import Manifest, check_files, read_manifest
+from dielet.image.manifest import NAME, Manifest, check_files, read_manifest
 from dielet.image.names import COS, DECODER, DEVICE, HEAD, SIN, TABLE
 from dielet.program import KvLayout, Program
+from dielet.program.memory import aligned
 
 Bytes = NDArray[np.uint8]
 _LONGEST_HEADER = 1 << 16
@@ -36,7 +37,7 @@ class ModelFiles:
 
     def program(self, name: str) -> Program:
         """The program of that name, as the manifest describes it; DamagedFile otherwise."""
-        image = self.head if name.startswith("head_") else self.decoder
+        image = self.image_of(name)
         program = image.program(name)
         summary = next((p for p in self.manifest.programs if p.name == name), None)
         found = (program.phase, program.tokens, program.capacity, program.sizes)
@@ -50,7 +51,34 @@ class ModelFiles:
                 f"{image.path}: program {name} is not the one in the manifest; "
                 "compile the model again"
             )
+        self._compare(program)
         return program
+
+    def image_of(self, name: str) -> Image:
+        """The file that has the program of that name."""
+        return self.head if name.startswith("head_") else self.decoder
+
+    def _compare(self, program: Program) -> None:
+        """Hold what the manifest says of the model against a program."""
+        manifest, spec, io = self.manifest, self.manifest.spec, program.io
+        widths = {
+            "spec.hidden": ("hidden_in", spec.hidden, aligned(spec.hidden, PANEL)),
+            "spec.vocab": ("logits", spec.vocab, aligned(spec.vocab, PANEL)),
+        }
+        said: dict[str, tuple[object, object]] = {
+            "device": (manifest.device, program.device),
+            "chiplets": (manifest.chiplets, program.chiplets),
+            "devices": (manifest.devices, program.devices),
+        }
+        for field, (name, columns, padded) in widths.items():
+            found = io[name].width // 4 if name in io else padded
+            said[field] = (columns, columns if found == padded else found)
+        for field, (here, there) in said.items():
+            if here != there:
+                raise DamagedFile(
+                    f"{self.path / NAME}: {field} is {here}, but program {program.name} is for "
+                    f"{there}; compile the model again"
+                )
 
     def spaces(self) -> dict[str, Bytes]:
         """The read-only address spaces."""

@@ -7,7 +7,7 @@ from dielet.program.lowering import Placement, Shape
 from dielet.program.memory import KvLayout, WeightPlan, plan_weights
 from dielet.program.sync import synchronise
 from dielet.program.types import Command, Operand, Program, Region
-from dielet.program.verify import check_happens_before, verify_program
+from dielet.program.verify import check_happens_before, verify_commands, verify_program
 
 __all__ = [
     "Command",
@@ -24,5 +24,6 @@ __all__ = [
     "lower",
     "plan_weights",
     "synchronise",
+    "verify_commands",
     "verify_program",
 ]

@@ -6,42 +6,86 @@ from collections.abc import Iterator
 
 from dielet.errors import InternalError
 from dielet.formats.cache import position_bytes
+from dielet.program.buffers import ROW_TILE
 from dielet.program.commands import ENTRIES
-from dielet.program.commands.attention import CACHE_DTYPES, kv_format
-from dielet.program.commands.entry import ITEM_SIZE
+from dielet.program.commands.attention import CACHES, kv_format
+from dielet.program.commands.attributes import ATTRIBUTES
+from dielet.program.commands.entry import ITEM_SIZE, Entry
+from dielet.program.commands.transfer import DeviceSync, Transfer
 from dielet.program.sync import accesses
-from dielet.program.types import READ_ONLY, Command, Program, Region, space_number
+from dielet.program.types import (
+    MAX_CHIPLETS,
+    READ_ONLY,
+    Command,
+    Operand,
+    Program,
+    Region,
+    space_number,
+)
 
-MOST_ROWS = 1 << 24
+WORD = 4
+MOST_TOKENS = 1 << 12
+SELECTED = 16  # bytes of what `select` says of a row
+SINGLE = ("w", "weight", "norm", "bias")  # operands of one row
+TABLES = ("cos", "sin")  # .. and of a row for each position
+LIKE = {"x_sum": "x_scale", "y_sum": "y_scale", "v_cache": "k_cache"}  # that have one stride
 
 
 def verify_program(program: Program, sizes: dict[str, int]) -> None:
     """Raise InternalError unless the program is legal.
 
     `sizes`: bytes that address spaces really have; where it says nothing the program is believed.
-    Checked: the program's parts name each other, operands and attributes are as the entry says,
-    bytes in bounds, read-only memory not written, what is read was written before, waits
-    satisfiable and signals waited for.
+    Checked: the program's parts name each other, attributes and operands are those of the command's
+    entry and go with each other, bytes in bounds, read-only memory not written, what is read was
+    written before, waits satisfiable and signals waited for.
     """
-    limits = {**program.sizes, **sizes}
-    _verify_parts(program, limits)
+    verify_commands(program, sizes)
     written = [program.io["hidden_in"]]
     for number, command in enumerate(program.commands):
-        where = f"{program.name} command {number} ({command.kind} {command.layer})"
-        _verify_operands(command, limits, where)
-        _verify_widths(program, command, where)
-        _verify_reads(command, written, where)
+        _verify_reads(command, written, _where(program, number))
         written += [region for region, writes in accesses(command) if writes]
     _verify_semaphores(program)
+
+
+def verify_commands(program: Program, sizes: dict[str, int]) -> None:
+    """The part of `verify_program` that looks at every command by itself: kernels may be generated
+    for those that pass, and read and write no byte outside of their operands."""
+    limits = {**program.sizes, **sizes}
+    _verify_parts(program, limits)
+    for number, command in enumerate(program.commands):
+        where = _where(program, number)
+        entry = ENTRIES.get(command.kind)
+        if entry is None:
+            raise InternalError(f"{where}: no such command")
+        _verify_attributes(entry, command, where)
+        _verify_roles(entry, command, where)
+        for operand in command.operands:
+            _verify_operand(entry, command, operand, limits, where)
+        if complaint := entry.complaint(command):
+            raise InternalError(f"{where}: {complaint}")
+        _verify_shapes(entry, program, command, where)
+
+
+def _where(program: Program, number: int) -> str:
+    command = program.commands[number]
+    return f"{program.name} command {number} ({command.kind} {command.layer})"
 
 
 def _verify_parts(program: Program, limits: dict[str, int]) -> None:
     """What the tables of a program say of each other."""
     commands, queues = range(len(program.commands)), range(len(program.queues))
-    outputs = {"head": "logits"}.get(program.phase, "hidden_out")
+    head = program.phase == "head"
+    outputs = "logits" if head else "hidden_out"
+    selects = [c for c in program.commands if c.kind == "select"]
+    chosen = {f"select.{program.queues[c.queue].chiplet}" for c in selects if c.queue in queues}
     checks = {
         "no commands": bool(commands),
         f"no {outputs}": {"hidden_in", outputs} <= set(program.io),
+        "tokens or a capacity that cannot be": 1 <= program.tokens <= MOST_TOKENS
+        and (program.capacity > 0) != head,
+        "chiplets that cannot be": 1 <= program.devices <= program.chiplets <= MAX_CHIPLETS
+        and program.chiplets % program.devices == 0
+        and all(0 <= queue.chiplet < program.chiplets for queue in program.queues),
         "groups for other commands": len(program.groups) == len(commands)
         and list(program.groups) == sorted(program.groups),
         "a queue that is not there": all(
@@ -52,70 +96,129 @@ def _verify_parts(program: Program, limits: dict[str, int]) -> None:
             all(0 <= dep < number for dep in command.deps)
             for number, command in enumerate(program.commands)
         ),
-        "inputs or outputs out of bounds": all(
-            region.offset >= 0 and region.width > 0 and region.end <= limits.get(region.space, 0)
-            for region in program.io.values()
-        ),
+        "selections that do not go with its outputs": len(chosen) == len(selects)
+        and bool(selects) == head
+        and chosen == {name for name in program.io if name.startswith("select.")},
+        "inputs or outputs out of bounds": limits.get("io", 0) % WORD == 0
+        and all(_is_outside(program, name, limits) for name in program.io),
     }
     for complaint, holds in checks.items():
         if not holds:
             raise InternalError(f"{program.name} has {complaint}")
 
 
-def _verify_widths(program: Program, command: Command, where: str) -> None:
-    """Hold operands against attributes, which kernels are generated from."""
-    widths = ENTRIES[command.kind].widths(command)
-    for operand in command.operands:
-        region = operand.region
-        wanted = widths.get(operand.role, region.width)
-        if region.width != wanted or not 1 <= region.rows <= MOST_ROWS:
-            raise InternalError(
-                f"{where}: {operand.role} is {region.rows} x {region.width} bytes, "
-                f"expected rows of {wanted}"
-            )
-        if operand.role in ("k_cache", "v_cache") and "D" in command.attrs:
-            kv = kv_format(command)
-            wanted = program.capacity * position_bytes(kv, int(command.attrs["D"]))
-            if region.width != wanted or region.stride < wanted:
-                raise InternalError(f"{where}: {operand.role} holds other than {wanted} bytes")
-            if CACHE_DTYPES.get(kv) != operand.dtype:
-                raise InternalError(f"{where}: {operand.role} is {operand.dtype}, not {kv}")
-        if operand.role in ("cos", "sin") and region.rows < program.capacity:
-            raise InternalError(f"{where}: {operand.role} has {region.rows} positions")
-    rows = {o.role: o.region.rows for o in command.operands}
-    tall = {rows[role] for role in ("x", "y", "q", "k", "v", "gate", "up") if role in rows}
-    if len(tall) > 1 or command.attrs.get("row0", 0) not in range(program.tokens):
-        raise InternalError(f"{where}: its values have {sorted(tall)} rows")
-    if "T" in command.attrs and (command.attrs["T"] == 1) != (tall == {1}):
-        raise InternalError(f"{where}: a kernel for {command.attrs['T']} rows has {sorted(tall)}")
+def _is_outside(program: Program, name: str, limits: dict[str, int]) -> bool:
+    """Whether one of `io` is a matrix of 32-bit numbers with a row for every token."""
+    region = program.io[name]
+    given, chosen = name == "hidden_in", name.startswith("select.")
+    return (
+        region.space == "io"
+        and region.offset >= 0
+        and region.offset % WORD == region.stride % WORD == region.width % WORD == 0
+        and region.rows == program.tokens
+        and (region.width == SELECTED if chosen else region.width > 0)
+        and (region.stride == region.width if given else region.stride >= region.width)
+        and region.end <= limits.get("io", 0)
+    )
 
 
-def _verify_operands(command: Command, limits: dict[str, int], where: str) -> None:
-    entry = ENTRIES.get(command.kind)
-    if entry is None:
-        raise InternalError(f"{where}: no such command")
-    roles = [operand.role for operand in command.operands]
-    order = entry.operand_order()
-    if roles != [role for role in order if role in roles]:
-        raise InternalError(f"{where}: operands {roles} are not in the order {order}")
-    needed = {r for r in f"{entry.reads} {entry.updates} {entry.writes}".split() if r[-1] != "?"}
-    if not needed <= set(roles):
-        raise InternalError(f"{where}: lacks operands {sorted(needed - set(roles))}")
-    if missing := [name for name in entry.static if name not in command.attrs]:
+def _verify_attributes(entry: Entry, command: Command, where: str) -> None:
+    needed, attrs = set(entry.attributes(command)), command.attrs
+    if missing := sorted(needed - set(attrs)):
         raise InternalError(f"{where}: lacks attributes {missing}")
-    written = set((entry.writes + " " + entry.updates).replace("?", "").split())
-    for operand in command.operands:
-        region = operand.region
-        if not _is_space(region.space) or operand.dtype not in ITEM_SIZE:
-            raise InternalError(f"{where}: operand {operand} names no known space or dtype")
-        if region.space in READ_ONLY and operand.role in written:
-            raise InternalError(f"{where}: writes {operand.role} in read-only {region.space}")
-        outside = region.offset < 0 or region.width < 1 or region.rows < 1 or region.stride < 0
-        if outside or region.end > limits.get(region.space, 0):
-            raise InternalError(
-                f"{where}: {operand.role} ends at {region.end} of {region.space}, "
-                f"which has {limits.get(region.space, 0)} bytes"
-            )
+    if strange := sorted(set(attrs) - needed - set(entry.options)):
+        raise InternalError(f"{where}: has attributes {strange}, which it does not know")
+    for name, value in attrs.items():
+        if not ATTRIBUTES[name].holds(value):
+            raise InternalError(f"{where}: {name} is {value!r}, it must be {ATTRIBUTES[name]}")
+
+
+def _verify_roles(entry: Entry, command: Command, where: str) -> None:
+    roles, wanted = [operand.role for operand in command.operands], entry.roles(command)
+    if roles != [role for role in entry.operand_order() if role in wanted]:
+        raise InternalError(f"{where}: its operands are {roles}, its attributes ask for {wanted}")
+
+
+def _verify_operand(
+    entry: Entry, command: Command, operand: Operand, limits: dict[str, int], where: str
+) -> None:
+    """One operand by itself: where it is, and what it is of."""
+    region, role = operand.region, operand.role
+    where = f"{where}: {role}"
+    size = ITEM_SIZE.get(operand.dtype, 0)
+    if not _is_space(region.space) or not size:
+        raise InternalError(f"{where} {operand} names no known space or dtype")
+    dtype = entry.dtypes(command).get(role, "f32")
+    if operand.dtype != dtype:
+        raise InternalError(f"{where} is {operand.dtype}, its attributes ask for {dtype}")
+    written = (entry.writes + " " + entry.updates).replace("?", "").split()
+    if region.space in READ_ONLY and role in written:
+        raise InternalError(f"{where} is written in read-only {region.space}")
+    if region.space == "kv" and role in written and role not in CACHES:
+        raise InternalError(f"{where} is written into the cache")
+    outside = region.offset < 0 or region.width < 1 or region.rows < 1 or region.stride < 0
+    if outside or region.end > limits.get(region.space, 0):
+        raise InternalError(
+            f"{where} ends at {region.end} of {region.space}, "
+            f"which has {limits.get(region.space, 0)} bytes"
+        )
+    if region.offset % size or region.stride % size or region.width % size:
+        raise InternalError(f"{where} does not lie on whole numbers of {size} bytes")
+    gap = region.stride - region.width if region.rows > 1 else 0
+    if gap < 0 or (gap and role in entry.packed.split()):
+        raise InternalError(f"{where} has rows of {region.width} bytes {region.stride} apart")
+
+
+def _verify_shapes(entry: Entry, program: Program, command: Command, where: str) -> None:
+    """Hold operands against attributes, the program's shape, and each other."""
+    regions = {operand.role: operand.region for operand in command.operands}
+    for role, wanted in entry.widths(command).items():
+        if role in regions and regions[role].width != wanted:
+            raise InternalError(f"{where}: {role} has rows of {regions[role].width}, not {wanted}")
+    for role, other in LIKE.items():
+        if role in regions and other in regions:
+            a, b = regions[role], regions[other]
+            if (a.rows, a.width, a.stride if a.rows > 1 else 0) != (
+                b.rows, b.width, b.stride if b.rows > 1 else 0,
+            ):  # fmt: skip
+                raise InternalError(f"{where}: {role} and {other} do not lie alike")
+    for role in CACHES:
+        if role in regions:
+            width = program.capacity * position_bytes(kv_format(command), int(command.attrs["D"]))
+            if regions[role].width != width or regions[role].stride < width:
+                raise InternalError(f"{where}: {role} holds other than {width} bytes a head")
+    for role, region in regions.items():
+        if role in SINGLE and region.rows != 1:
+            raise InternalError(f"{where}: {role} has {region.rows} rows")
+        if role in TABLES and region.rows < program.capacity:
+            raise InternalError(f"{where}: {role} has {region.rows} positions")
+    if not isinstance(entry, Transfer | DeviceSync):
+        _verify_rows(program, command, regions, where)
+
+
+def _verify_rows(
+    program: Program, command: Command, regions: dict[str, Region], where: str
+) -> None:
+    """Values have a row for every token, or for those from `row0` on."""
+    attrs, tokens = command.attrs, program.tokens
+    tall = {
+        region.rows for role, region in regions.items() if role not in (*SINGLE, *TABLES, *CACHES)
+    }
+    rows = next(iter(tall))
+    first = int(attrs.get("row0", 0))
+    if len(tall) > 1 or (first + rows > tokens if "row0" in attrs else rows != tokens):
+        raise InternalError(f"{where}: its values have {sorted(tall)} rows of {tokens} tokens")
+    wanted = {
+        "T": 1 if tokens == 1 else max(tokens, ROW_TILE),
+        "batch": program.phase == "decode" and tokens > 1,
+    }
+    for name, value in wanted.items():
+        if attrs.get(name, value) != value:
+            raise InternalError(f"{where}: {name} is {attrs[name]}, for {tokens} tokens {value}")
+    if "first_column" in attrs and "logits" in program.io:
+        columns = int(attrs["first_column"]) * WORD + regions["x"].width
+        if columns > program.io["logits"].width:
+            raise InternalError(f"{where}: its columns are beyond the logits")
 
 
 def _is_space(name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,10 @@ import pytest
 from dielet.errors import CapacityError, DamagedFile, NumericError, UsageError
 from dielet.host import Runtime, load_runtime
 from dielet.image.file import Image
-from dielet.program import Program
+from dielet.program import Operand, Program
+from dielet.program.commands import ENTRIES
+from dielet.program.commands.attributes import ATTRIBUTES
+from dielet.program.types import Queue
 from tests.models import LLAMA, QWEN, compiled
 
 IDS = (np.arange(128) * 11 % 331).astype(np.int32)
@@ -172,10 +175,39 @@ def tampered(program: Program, number: int, **change: object) -> Program:
     return msgspec.structs.replace(program, commands=tuple(commands))
 
 
+def with_command(program: Program, number: int, **change: object) -> Program:
+    commands = list(program.commands)
+    commands[number] = msgspec.structs.replace(commands[number], **change)
+    return msgspec.structs.replace(program, commands=tuple(commands))
+
+
+def kinded(program: Program, number: int, kind: str) -> Program:
+    return with_command(program, number, kind=kind)
+
+
+def with_operand(program: Program, number: int, role: str, change: Callable) -> Program:
+    operands = program.commands[number].operands
+    changed = tuple(change(o) if o.role == role else o for o in operands)
+    return with_command(program, number, operands=changed)
+
+
+def retyped(program: Program, number: int, role: str, dtype: str) -> Program:
+    return with_operand(program, number, role, lambda o: msgspec.structs.replace(o, dtype=dtype))
+
+
+def replaced(program: Program, number: int, role: str, **change: int) -> Program:
+    def change_region(operand: Operand) -> Operand:
+        region = msgspec.structs.replace(operand.region, **change)
+        return msgspec.structs.replace(operand, region=region)
+
+    return with_operand(program, number, role, change_region)
+
+
 def test_programs_that_break_their_rules_never_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = compiled(tmp_path / "m", LLAMA, weights="int8")
+    read_program = Image.program
     good = files.program("decode_1_kv64")
     kinds = [command.kind for command in good.commands]
     linear, norm = kinds.index("linear"), kinds.index("rmsnorm")
@@ -186,10 +218,30 @@ def test_programs_that_break_their_rules_never_run(
         tampered(good, linear, group=128),
         tampered(good, norm, K=1 << 26),
         tampered(good, norm, row0=1 << 40),
+        tampered(good, linear, residual=not good.commands[linear].attrs["residual"]),
+        tampered(good, linear, bias=True),
+        tampered(good, linear, group=1016067),
+        tampered(good, linear, format="i32"),
+        tampered(good, linear, K=0),
+        tampered(good, linear, colour=1),
+        tampered(good, norm, out="s8"),
+        tampered(good, norm, eps=float("nan")),
         tampered(good, attention, G=64),
+        tampered(good, attention, D=1 << 31),
+        tampered(good, attention, batch=True),
         tampered(good, attention, T=16),
         tampered(good, append, D=16),
+        retyped(good, linear, "x", "f32"),
+        replaced(good, linear, "x_sum", offset=3),
+        replaced(good, norm, "y", rows=1 << 62, stride=0),
+        replaced(good, append, "v_cache", rows=3),
+        kinded(good, append, "bf16"),
+        kinded(good, append, "attention"),
         msgspec.structs.replace(good, io={}),
+        msgspec.structs.replace(good, chiplets=3),
+        msgspec.structs.replace(good, devices=3),
+        msgspec.structs.replace(good, device="nope"),
+        msgspec.structs.replace(good, queues=(Queue(7, "core"), *good.queues[1:])),
         msgspec.structs.replace(good, groups=()),
         msgspec.structs.replace(good, queues=()),
         msgspec.structs.replace(
@@ -200,10 +252,23 @@ def test_programs_that_break_their_rules_never_run(
         msgspec.structs.replace(good, capacity=1 << 20),
     ]
     for program in bad:
-        monkeypatch.setattr(Image, "program", lambda self, name, program=program: program)
-        with pytest.raises(DamagedFile, match="compile the model again"):
-            loaded = load_runtime(tmp_path / "m")
-            loaded.forward(loaded.new_state(), IDS[:1])
+        monkeypatch.setattr(
+            Image,
+            "program",
+            lambda self, name, program=program: (
+                program if name == good.name else read_program(self, name)
+            ),
+        )
+        with pytest.raises(DamagedFile, match=rf"{good.name}.*compile the model again") as caught:
+            load_runtime(tmp_path / "m")
+        assert "decoder_model_fixed.img" in str(caught.value) or "manifest.json" in str(
+            caught.value
+        )
+
+
+def test_every_attribute_has_a_range() -> None:
+    for entry in ENTRIES.values():
+        assert {*entry.static, *entry.options, *entry.others} <= set(ATTRIBUTES), entry.kind
 
 
 def test_helpers_wake_after_a_long_rest(runtime: Runtime) -> None:

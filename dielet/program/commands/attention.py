@@ -14,6 +14,7 @@ from dielet.program.commands.entry import (
     columns,
     command,
     stride,
+    value_dtypes,
     value_widths,
 )
 from dielet.program.commands.values import rms_normed, rotated, store
@@ -33,6 +34,7 @@ class Rotary(Entry):
     reads = "x norm? cos sin"
     writes = "y"
     static = ("D", "norm", "eps", "scale", "batch")
+    packed = "cos sin"
 
     def meaning(self, c: Command, v: Values, run: Run) -> None:
         x = _heads(v["x"], run.valid, int(c.attrs["D"]))
@@ -46,6 +48,12 @@ class Rotary(Entry):
         D = int(c.attrs["D"])
         heads = columns(c, "x") // D
         return {"x": heads * D * 4, "y": heads * D * 2, **_table_widths(D)}
+
+    def dtypes(self, c: Command) -> dict[str, str]:
+        return {"y": "bf16"}
+
+    def asked(self, c: Command) -> set[str]:
+        return {"norm"} if c.attrs["norm"] else set()
 
     def params(self, c: Command) -> tuple[int, ...]:
         return columns(c, "x") // int(c.attrs["D"]), stride(c, "x"), stride(c, "y")
@@ -80,6 +88,7 @@ class KvAppend(Entry):
     writes = "k_cache v_cache"
     static = ("D", "norm", "eps", "batch")
     options = ("kv",)
+    packed = "cos sin"
 
     def meaning(self, c: Command, v: Values, run: Run) -> None:
         D, batch = int(c.attrs["D"]), bool(c.attrs["batch"])
@@ -98,6 +107,12 @@ class KvAppend(Entry):
         D = int(c.attrs["D"])
         width = c.operand("k_cache").region.rows * D * 4
         return {"k": width, "v": width, **_table_widths(D)}
+
+    def dtypes(self, c: Command) -> dict[str, str]:
+        return dict.fromkeys(CACHES, CACHE_DTYPES[kv_format(c)])
+
+    def asked(self, c: Command) -> set[str]:
+        return {"norm"} if c.attrs["norm"] else set()
 
     def params(self, c: Command) -> tuple[int, ...]:
         heads = c.operand("k_cache").region.rows
@@ -159,6 +174,13 @@ class Attention(Entry):
     def widths(self, c: Command) -> dict[str, int]:
         queries = c.operand("k_cache").region.rows * int(c.attrs["G"]) * int(c.attrs["D"])
         return {"q": queries * 2, **value_widths("y", queries, str(c.attrs["out"]), 1)}
+
+    def dtypes(self, c: Command) -> dict[str, str]:
+        caches = dict.fromkeys(CACHES, CACHE_DTYPES[kv_format(c)])
+        return {"q": "bf16", **caches, **value_dtypes("y", str(c.attrs["out"]))}
+
+    def complaint(self, c: Command) -> str:
+        return "its result is int8" if c.attrs["out"] == "int8" else ""
 
     def params(self, c: Command) -> tuple[int, ...]:
         cache = c.operand("k_cache").region

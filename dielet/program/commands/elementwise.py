@@ -11,11 +11,14 @@ from dielet.program.commands.entry import (
     Values,
     columns,
     command,
+    group_complaint,
     rows_of,
     stride,
+    value_dtypes,
+    value_roles,
     value_widths,
 )
-from dielet.program.commands.values import rms_normed, store
+from dielet.program.commands.values import activated, rms_normed, store
 from dielet.program.types import Command
 
 OUT = "y y_scale? y_sum?"
@@ -32,6 +35,8 @@ class RmsNorm(Entry):
     writes = OUT
     static = ("K", "eps", "out", "group")
     options = ("residual",)
+    others = ("row0",)
+    packed = "y_scale y_sum"
 
     def meaning(self, c: Command, v: Values, run: Run) -> None:
         rows = rows_of(c, run)
@@ -44,6 +49,16 @@ class RmsNorm(Entry):
         K = int(c.attrs["K"])
         y = value_widths("y", K, str(c.attrs["out"]), int(c.attrs["group"]))
         return {"x": K * 4, "weight": K * 4, "residual": K * 4, **y}
+
+    def dtypes(self, c: Command) -> dict[str, str]:
+        return value_dtypes("y", str(c.attrs["out"]))
+
+    def asked(self, c: Command) -> set[str]:
+        residual = {"residual"} if c.attrs.get("residual") else set()
+        return value_roles("y", str(c.attrs["out"])) | residual
+
+    def complaint(self, c: Command) -> str:
+        return group_complaint(int(c.attrs["K"]), str(c.attrs["out"]), int(c.attrs["group"]))
 
     def params(self, c: Command) -> tuple[int, ...]:
         residual = (stride(c, "residual"),) if c.has("residual") else ()
@@ -68,6 +83,7 @@ class Quantize(Entry):
     reads = "x"
     writes = "y y_scale y_sum"
     static = ("group",)
+    others = ("row0",)
 
     def meaning(self, c: Command, v: Values, run: Run) -> None:
         rows = rows_of(c, run)
@@ -75,6 +91,12 @@ class Quantize(Entry):
 
     def widths(self, c: Command) -> dict[str, int]:
         return value_widths("y", columns(c, "x"), "int8", int(c.attrs["group"]))
+
+    def dtypes(self, c: Command) -> dict[str, str]:
+        return value_dtypes("y", "int8")
+
+    def complaint(self, c: Command) -> str:
+        return group_complaint(columns(c, "x"), "int8", int(c.attrs["group"]))
 
     def variant(self, c: Command) -> str:
         return f"int8g{c.attrs['group']}"
@@ -98,6 +120,7 @@ class Convert(Entry):
     reads = "x"
     writes = "y"
     static = ()
+    others = ("row0",)
 
     def meaning(self, c: Command, v: Values, run: Run) -> None:
         rows = rows_of(c, run)
@@ -105,6 +128,9 @@ class Convert(Entry):
 
     def widths(self, c: Command) -> dict[str, int]:
         return value_widths("y", columns(c, "x"), "bf16", 0)
+
+    def dtypes(self, c: Command) -> dict[str, str]:
+        return {"y": "bf16"}
 
     def units(self, c: Command, run: Run | None = None) -> int:
         return _runs(self.rows(c, run), columns(c, "x"), c)
@@ -127,17 +153,23 @@ class SiluMul(Entry):
 
     def meaning(self, c: Command, v: Values, run: Run) -> None:
         gate, up = (v[role][: run.valid].astype(np.float64) for role in ("gate", "up"))
-        x = gate
-        if c.attrs.get("activation") == "gelu_tanh":
-            x = np.sqrt(8 / np.pi) * (gate + 0.044715 * gate**3)
-        with np.errstate(over="ignore"):
-            y = (gate / (1 + np.exp(-x)) * up).astype(np.float32)
+        y = (activated(gate, str(c.attrs.get("activation", "silu"))) * up).astype(np.float32)
         store(v, run.valid, y, str(c.attrs["out"]), int(c.attrs["group"]))
 
     def widths(self, c: Command) -> dict[str, int]:
         width = columns(c, "gate")
         y = value_widths("y", width, str(c.attrs["out"]), int(c.attrs["group"]))
         return {"up": width * 4, **y}
+
+    def dtypes(self, c: Command) -> dict[str, str]:
+        return value_dtypes("y", str(c.attrs["out"]))
+
+    def asked(self, c: Command) -> set[str]:
+        return value_roles("y", str(c.attrs["out"]))
+
+    def complaint(self, c: Command) -> str:
+        width = columns(c, "gate")
+        return group_complaint(width, str(c.attrs["out"]), int(c.attrs["group"]))
 
     def params(self, c: Command) -> tuple[int, ...]:
         strides = (stride(c, role) for role in ("gate", "up", "y", "y_scale"))
@@ -162,6 +194,7 @@ class Select(Entry):
     reads = "x"
     writes = "y"
     static = ()
+    others = ("first_column",)
 
     def meaning(self, c: Command, v: Values, run: Run) -> None:
         for row in range(run.valid):
@@ -173,6 +206,9 @@ class Select(Entry):
 
     def widths(self, c: Command) -> dict[str, int]:
         return {"y": 16}
+
+    def dtypes(self, c: Command) -> dict[str, str]:
+        return {"y": "i32"}
 
     def ops(self, c: Command, run: Run | None = None) -> dict[str, int]:
         return {"f32": 2 * self.rows(c, run) * columns(c, "x")}

@@ -46,6 +46,8 @@ class Entry:
     updates: ClassVar[str] = ""  # roles both read and written
     static: ClassVar[tuple[str, ...]]  # attrs that select the kernel
     options: ClassVar[tuple[str, ...]] = ()  # .. those too, where a command has them
+    others: ClassVar[tuple[str, ...]] = ()  # attrs that do not
+    packed: ClassVar[str] = ""  # roles whose rows the kernel takes to lie without gaps
     tolerance: ClassVar[float] = 2e-5  # of a kernel, as a share of the result's largest magnitude
 
     def meaning(self, c: Command, v: Values, run: Run) -> None:
@@ -91,6 +93,27 @@ class Entry:
         """Bytes per row that operands must have by the attributes: kernels take it for granted."""
         return {}
 
+    def dtypes(self, c: Command) -> dict[str, str]:
+        """The dtype that operands must have by the attributes; f32 where this says nothing."""
+        return {}
+
+    def roles(self, c: Command) -> set[str]:
+        """The operands that the attributes ask for: those without `?`, and which of the others."""
+        order = f"{self.reads} {self.updates} {self.writes}".split()
+        return {role for role in order if role[-1] != "?"} | self.asked(c)
+
+    def asked(self, c: Command) -> set[str]:
+        """The operands marked `?` that the attributes ask for."""
+        return set()
+
+    def attributes(self, c: Command) -> tuple[str, ...]:
+        """The attributes that the command must have; `options` beside them it may have."""
+        return (*self.static, *self.others)
+
+    def complaint(self, c: Command) -> str:
+        """What attributes and operands, each as it should be, say against each other."""
+        return ""
+
     def operand_order(self) -> tuple[str, ...]:
         """All roles, in the order in which the kernel takes them."""
         return tuple((self.reads + " " + self.updates + " " + self.writes).replace("?", "").split())
@@ -118,6 +141,26 @@ def value_widths(role: str, columns: int, out: str, group: int) -> dict[str, int
         return {role: columns * (4 if out == "f32" else 2)}
     scales = columns // group * 4
     return {role: columns, f"{role}_scale": scales, f"{role}_sum": scales}
+
+
+def value_dtypes(role: str, out: str) -> dict[str, str]:
+    """`dtypes` of such a value."""
+    if out != "int8":
+        return {role: out}
+    return {role: "s8", f"{role}_scale": "f32", f"{role}_sum": "i32"}
+
+
+def value_roles(role: str, out: str) -> set[str]:
+    """The operands beside the first that such a value has."""
+    return {f"{role}_scale", f"{role}_sum"} if out == "int8" else set()
+
+
+def group_complaint(columns: int, out: str, group: int) -> str:
+    """What is wrong with the group of such a value."""
+    if out != "int8":
+        return "" if group == 0 else f"a group of {group} in {out}"
+    whole = group > 0 and columns % group == 0
+    return "" if whole else f"{columns} columns in groups of {group}"
 
 
 ENTRIES: dict[str, Entry] = {}

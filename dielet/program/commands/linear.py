@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dielet.errors import UsageError
 from dielet.formats.bf16 import from_bf16
 from dielet.formats.packed import PANEL, WeightFormat, unpack
 from dielet.program.commands.entry import (
@@ -12,6 +13,8 @@ from dielet.program.commands.entry import (
     Values,
     command,
     stride,
+    value_dtypes,
+    value_roles,
     value_widths,
 )
 from dielet.program.commands.values import dequantize_rows
@@ -60,6 +63,20 @@ class Linear(Entry):
         y = {"y": 4 * columns, "residual": 4 * columns, "bias": 4 * columns}
         return {**x, **y, "w": fmt.nbytes(columns, K)}
 
+    def dtypes(self, c: Command) -> dict[str, str]:
+        return {**value_dtypes("x", _activations(c)), "w": "packed"}
+
+    def asked(self, c: Command) -> set[str]:
+        added = {role for role in ("residual", "bias") if c.attrs[role]}
+        return value_roles("x", _activations(c)) | added
+
+    def complaint(self, c: Command) -> str:
+        try:
+            weight_format(c.attrs).check_columns(int(c.attrs["K"]))
+        except UsageError as error:
+            return str(error)
+        return ""
+
     def variant(self, c: Command) -> str:
         return weight_format(c.attrs).name + ("+residual" if c.has("residual") else "")
 
@@ -76,6 +93,11 @@ class Linear(Entry):
 
     def shape(self, c: Command, run: Run | None = None) -> tuple[int, int, int]:
         return self.rows(c, run), _panels(c) * PANEL, int(c.attrs["K"])
+
+
+def _activations(c: Command) -> str:
+    """The number format of x."""
+    return "bf16" if c.attrs["format"] == "bf16" else "int8"
 
 
 def _panels(c: Command) -> int:

@@ -46,6 +46,26 @@ class Transfer(Entry):
                 found.append(PANEL * int(c.attrs["width"]) * ITEM_SIZE[x.dtype] // WORD)
         return tuple(found)
 
+    def attributes(self, c: Command) -> tuple[str, ...]:
+        return (*self.static, "width") if c.attrs.get("extent") == "positions" else self.static
+
+    def asked(self, c: Command) -> set[str]:
+        """As many as there are of x, and the same of y."""
+        parts = {role[1:] for role in ("x_scale", "x_sum") if c.has(role)}
+        return {side + part for side in "xy" for part in parts}
+
+    def dtypes(self, c: Command) -> dict[str, str]:
+        return {o.role: x.dtype for x, y in _pairs(c) for o in (x, y)}
+
+    def complaint(self, c: Command) -> str:
+        for x, y in _pairs(c):
+            if (x.region.rows, x.region.width) != (y.region.rows, y.region.width):
+                return f"{x.role} and {y.role} are of different sizes"
+            words = (x.region.width, x.region.stride, y.region.stride)
+            if any(number % WORD for number in words):
+                return f"{x.role} is not of whole words"
+        return ""
+
     def moved(self, c: Command, operand: Operand, run: Run | None) -> int:
         region = operand.region
         if run is None or c.attrs["extent"] == "all":
@@ -110,6 +130,12 @@ class DeviceSync(Entry):
     def meaning(self, c: Command, v: Values, run: Run) -> None:
         """Nothing changes."""
 
+    def asked(self, c: Command) -> set[str]:
+        return {role for role in ("x_scale", "x_sum") if c.has(role)}
+
+    def dtypes(self, c: Command) -> dict[str, str]:
+        return {operand.role: operand.dtype for operand in c.operands}
+
     def params(self, c: Command) -> tuple[int, ...]:
         return ()
 
@@ -137,6 +163,17 @@ class Reduce(Entry):
         for x in terms[1:]:
             total = total + x
         v["y"][: run.valid] = total
+
+    def asked(self, c: Command) -> set[str]:
+        terms = {f"x{n}" for n in range(1, int(c.attrs["count"]))}
+        return terms | ({"residual"} if c.attrs["residual"] else set())
+
+    def widths(self, c: Command) -> dict[str, int]:
+        return dict.fromkeys((o.role for o in c.operands), c.operand("y").region.width)
+
+    def complaint(self, c: Command) -> str:
+        whole = columns(c, "y") % PANEL == 0
+        return "" if whole else f"{columns(c, 'y')} columns, not whole panels"
 
     def params(self, c: Command) -> tuple[int, ...]:
         return columns(c, "y"), stride(c, "y"), *(stride(c, o.role) for o in c.operands[:-1])
