@@ -87,16 +87,22 @@ class _Writer:
     def varint(self, at: Var, end: Value) -> Value:
         """The number at `at`, which moves behind it; one without an end is damage."""
         k = self.k
-        value, shift = k.var(k.i64(0)), k.var(k.i64(0))
-        with k.repeat() as again:
-            self.damaged_if(at.value >= end)
-            again.until(self.code.value.ne(DONE))
-            byte = self.byte(at.value)
-            value.value = value.value | (byte & 127) << shift.value
+        value = k.var(k.i64(0))
+        self.damaged_if(at.value >= end)
+        with k.when(at.value < end):
+            first = self.byte(at.value)
             at.value = at.value + 1
-            shift.value = shift.value + 7
-            self.damaged_if((shift.value > 70) & (byte >= 128))
-            again.until((byte < 128) | self.code.value.ne(DONE))
+            value.value = first & 127
+            with k.when(first >= 128):
+                shift = k.var(k.i64(7))
+                with k.repeat() as again:
+                    self.damaged_if((at.value >= end) | (shift.value > 63))
+                    again.until(self.code.value.ne(DONE))
+                    byte = self.byte(at.value)
+                    value.value = value.value | (byte & 127) << shift.value
+                    at.value = at.value + 1
+                    shift.value = shift.value + 7
+                    again.until(byte < 128)
         return value.value
 
     def damaged_if(self, condition: Value) -> None:
