@@ -95,6 +95,9 @@ def _unknowns(table: Table, steps: Steps, explained: float | None) -> Iterator[N
         yield Note(NOTE, "runs do not say their phase: no first token, no time per token")
     elif not any(step.phase == PREFILL for step in steps.steps):
         yield Note(NOTE, "there is no prefill: no time to the first token, no answers")
+    models = {executor.device for executor in table.executors if ", model " in executor.device}
+    if len(models) > 1:
+        yield Note(NOTE, f"{len(models)} models ran: answers follow in time, whoever gave them")
     if found.unnamed:
         yield Note(NOTE, f"{found.unnamed:,} slices have names that are not understood")
     if found.with_bytes < found.commands:
