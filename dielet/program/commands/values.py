@@ -35,6 +35,14 @@ def dequantize_rows(q: NDArray[np.int8], scale: F32) -> F32:
     return (parts * scale[..., None]).reshape(len(q), -1)
 
 
+def activated(x: NDArray[np.float64], activation: str) -> NDArray[np.float64]:
+    """x / (1 + exp(-x)), or x over the same of gelu_tanh's argument."""
+    inner = np.sqrt(8 / np.pi) * (x + 0.044715 * x**3) if activation == "gelu_tanh" else x
+    with np.errstate(over="ignore"):
+        found: NDArray[np.float64] = x / (1 + np.exp(-inner))
+    return found
+
+
 def rms_normed(x: F32, weight: F32, eps: float) -> F32:
     """x [..., K] over the root of its mean square, times weight [K]."""
     mean = np.mean(np.square(x, dtype=np.float64), axis=-1, keepdims=True)
