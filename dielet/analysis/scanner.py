@@ -130,7 +130,7 @@ class _Writer:
                 length = self.varint(at, end)
                 value.value = at.value
                 stop.value = at.value + length
-                self.damaged_if((length < 0) | (stop.value > end))
+                self.damaged_if((length < 0) | (length > end - at.value))
                 at.value = stop.value
             with k.when(wire.eq(_FIXED64)):
                 at.value = at.value + 8
@@ -159,7 +159,7 @@ class _Writer:
         at = k.var(begin + 1)
         length = self.varint(at, self.end)
         body, stop = at.value, at.value + length
-        cut = (stop > self.end) | self.code.value.ne(DONE) | (length < 0)
+        cut = (length > self.end - body) | self.code.value.ne(DONE) | (length < 0)
         self.code.value = cut.choose(k.i64(CUT), self.code.value)
         again.until(cut)
         # Room for what one packet can add, so that none has to be undone.
@@ -176,8 +176,9 @@ class _Writer:
             self.keep("time", field.eq(p.TIMESTAMP), value)
             self.keep("flags", field.eq(p.FLAGS), value)
             for number, name in ((p.TRACK_EVENT, "event"), (p.INTERNED, "interned")):
-                self.keep(name, field.eq(number), value)
-                self.keep(f"{name}_end", field.eq(number), end)
+                here = field.eq(number) & wire.eq(_LENGTH)
+                self.keep(name, here, value)
+                self.keep(f"{name}_end", here, end)
             for number in (p.DEFAULTS, p.TRACK_DESCRIPTOR, p.ATTRIBUTES):
                 self.keep("other", field.eq(number), k.i64(OTHER))
             self.keep("other", field.eq(p.COMPRESSED), k.i64(COMPRESSED))
@@ -211,15 +212,17 @@ class _Writer:
 
         def take(field: Value, wire: Value, value: Value, end: Value) -> None:
             self.keep("other", field.ne(p.NAMES), k.i64(OTHER))
-            with k.when(field.eq(p.NAMES)):
+            with k.when(field.eq(p.NAMES) & wire.eq(_LENGTH)):
                 entry = k.var(value)
                 self.v["key"].value = -1
                 self.v["note"].value = 0
+                self.v["note_end"].value = 0
 
                 def part(field: Value, wire: Value, value: Value, end: Value) -> None:
                     self.keep("key", field.eq(1), value)
-                    self.keep("note", field.eq(2), value)
-                    self.keep("note_end", field.eq(2), end)
+                    is_text = field.eq(2) & wire.eq(_LENGTH)
+                    self.keep("note", is_text, value)
+                    self.keep("note_end", is_text, end)
 
                 self.fields(entry, end, part)
                 self.strange_if(
@@ -314,9 +317,9 @@ class _Writer:
             self.keep("kind", field.eq(p.TYPE), value)
             self.keep("track", field.eq(p.TRACK), value)
             self.keep("name", field.eq(p.NAME), value)
-            self.keep("counter", field.eq(p.COUNTER_DOUBLE), value)
+            self.keep("counter", field.eq(p.COUNTER_DOUBLE) & wire.eq(_FIXED64), value)
             self.strange_if(field.eq(p.NAME_TEXT) | field.eq(p.COUNTER_INT))
-            with k.when(field.eq(p.ANNOTATION)):
+            with k.when(field.eq(p.ANNOTATION) & wire.eq(_LENGTH)):
                 self.annotation(row, value, end)
 
         self.fields(at, v["event_end"].value, take)
@@ -346,7 +349,7 @@ class _Writer:
                 self.keep("value", field.eq(number), value)
 
         self.fields(at, end, take)
-        self.strange_if(v["key"].value >= KEYS)
+        self.strange_if((v["key"].value < 0) | (v["key"].value >= KEYS))
         with k.when(self.code.value.eq(DONE)):
             column = self.a["column"][v["key"].value].zext(I64)
             value = v["value"].value
