@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from dielet.analysis import analyze
 from dielet.analysis import scan as scanning
 from dielet.analysis.api import analysis_of
 from dielet.analysis.events import read, read_events
 from dielet.analysis.open import table_of
 from dielet.analysis.scan import Scan, Unfit, scan
 from dielet.devices import load_device
-from dielet.errors import DamagedFile
+from dielet.errors import DamagedFile, DieletError
 from dielet.profiler import read_trace
 from dielet.profiler.modelled import write_modelled
 from dielet.simulator import simulate
@@ -95,6 +97,26 @@ def test_damage_inside_is_left_to_the_general_reader(trace: Path, tmp_path: Path
             continue
         events = read_events(broken)
         assert len(events) <= len(expected) + 1 or not isinstance(events.source, Scan)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_damage_is_an_error_or_an_analysis(trace: Path, tmp_path: Path, seed: int) -> None:
+    rnd = random.Random(seed)
+    data = bytearray(trace.read_bytes())
+    for _ in range(rnd.choice([1, 2, 8])):
+        at = rnd.randrange(len(data))
+        if rnd.random() < 0.5:
+            data[at] = rnd.randrange(256)
+        elif rnd.random() < 0.5:
+            data[at : at + 8] = b"\xff" * 8
+        else:
+            del data[at : at + rnd.randrange(1, 20)]
+    path = tmp_path / "damaged.pb"
+    path.write_bytes(data)
+    try:
+        assert analyze(path).coverage.slices > 0
+    except DieletError as error:
+        assert "\n" not in str(error)
 
 
 def test_an_analysis_survives_json(trace: Path) -> None:
