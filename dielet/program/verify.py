@@ -26,7 +26,7 @@ from dielet.program.types import (
 WORD = 4
 MOST_TOKENS = 1 << 12
 SELECTED = 16  # bytes of what `select` says of a row
-SINGLE = ("w", "weight", "norm", "bias")  # operands of one row
+SINGLE = ("weight", "norm", "bias")  # operands of one row, as packed weights are
 TABLES = ("cos", "sin")  # .. and of a row for each position
 LIKE = {"x_sum": "x_scale", "y_sum": "y_scale", "v_cache": "k_cache"}  # that have one stride
 
@@ -172,6 +172,7 @@ def _verify_operand(
 def _verify_shapes(entry: Entry, program: Program, command: Command, where: str) -> None:
     """Hold operands against attributes, the program's shape, and each other."""
     regions = {operand.role: operand.region for operand in command.operands}
+    single = {o.role for o in command.operands if o.dtype == "packed"} | set(SINGLE)
     for role, wanted in entry.widths(command).items():
         if role in regions and regions[role].width != wanted:
             raise InternalError(f"{where}: {role} has rows of {regions[role].width}, not {wanted}")
@@ -188,22 +189,19 @@ def _verify_shapes(entry: Entry, program: Program, command: Command, where: str)
             if regions[role].width != width or regions[role].stride < width:
                 raise InternalError(f"{where}: {role} holds other than {width} bytes a head")
     for role, region in regions.items():
-        if role in SINGLE and region.rows != 1:
+        if role in single and region.rows != 1:
             raise InternalError(f"{where}: {role} has {region.rows} rows")
         if role in TABLES and region.rows < program.capacity:
             raise InternalError(f"{where}: {role} has {region.rows} positions")
     if not isinstance(entry, Transfer | DeviceSync):
-        _verify_rows(program, command, regions, where)
+        tall = {role: r for role, r in regions.items() if role not in (*single, *TABLES, *CACHES)}
+        _verify_rows(program, command, tall, where)
 
 
-def _verify_rows(
-    program: Program, command: Command, regions: dict[str, Region], where: str
-) -> None:
+def _verify_rows(program: Program, command: Command, values: dict[str, Region], where: str) -> None:
     """Values have a row for every token, or for those from `row0` on."""
     attrs, tokens = command.attrs, program.tokens
-    tall = {
-        region.rows for role, region in regions.items() if role not in (*SINGLE, *TABLES, *CACHES)
-    }
+    tall = {region.rows for region in values.values()}
     rows = next(iter(tall))
     first = int(attrs.get("row0", 0))
     if len(tall) > 1 or (first + rows > tokens if "row0" in attrs else rows != tokens):
@@ -216,7 +214,7 @@ def _verify_rows(
         if attrs.get(name, value) != value:
             raise InternalError(f"{where}: {name} is {attrs[name]}, for {tokens} tokens {value}")
     if "first_column" in attrs and "logits" in program.io:
-        columns = int(attrs["first_column"]) * WORD + regions["x"].width
+        columns = int(attrs["first_column"]) * WORD + values["x"].width
         if columns > program.io["logits"].width:
             raise InternalError(f"{where}: its columns are beyond the logits")
 
