@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dielet.checkpoint.config import read_json, spec_from_config
 from dielet.devices import Device, load_device, read_device, resized
-from dielet.errors import DamagedFile
+from dielet.errors import DamagedFile, DieletError, UsageError
 from dielet.formats.packed import PANEL, WeightFormat
 from dielet.image.file import Image, map_file, open_image
 from dielet.image.manifest import NAME, Manifest, check_files, read_manifest
@@ -20,6 +21,8 @@ from dielet.program import KvLayout, Program
 from dielet.program.memory import aligned
 
 Bytes = NDArray[np.uint8]
+MODEL_CONFIG = "config.json"
+_OF_MORE_FILES = ("name", "bos_id", "eos_ids")  # fields that config.json does not decide alone
 _LONGEST_HEADER = 1 << 16
 
 
@@ -119,12 +122,13 @@ def open_directory(path: str | Path) -> ModelFiles:
     directory = Path(path)
     manifest = read_manifest(directory)
     check_files(directory, manifest)
+    _check_config(directory, manifest)
     spec = manifest.spec
     fmt = WeightFormat.parse(manifest.embedding_format)
     positions = KvLayout.of(spec, manifest.max_seq_len).positions
     rotary = (len(spec.rotations) * positions, spec.head_dim // 2)
     table = fmt.packed_shape(spec.vocab, spec.hidden)
-    return ModelFiles(
+    files = ModelFiles(
         path=directory,
         manifest=manifest,
         decoder=open_image(directory / DECODER),
@@ -133,6 +137,54 @@ def open_directory(path: str | Path) -> ModelFiles:
         cos=_npy_bytes(directory / COS, np.dtype(np.float32), rotary),
         sin=_npy_bytes(directory / SIN, np.dtype(np.float32), rotary),
     )
+    _check_device(files)
+    _check_formats(files)
+    return files
+
+
+def _disagrees(directory: Path, field: str, said: object, where: str, found: object) -> DamagedFile:
+    return DamagedFile(
+        f"{directory / NAME}: {field} is {said!r:.80}, but {where} says {found!r:.80}; "
+        "compile the model again"
+    )
+
+
+def _check_config(directory: Path, manifest: Manifest) -> None:
+    """Hold the spec against the config.json that it was made from, where that says all of it."""
+    if MODEL_CONFIG not in manifest.files:
+        return
+    try:
+        spec = spec_from_config(read_json(directory / MODEL_CONFIG), manifest.spec.name)
+    except DieletError:
+        return  # of a model inside of a larger one, say, which was told how to read it
+    for field in spec.__struct_fields__:
+        said, found = getattr(manifest.spec, field), getattr(spec, field)
+        same = said <= found if field == "layers" else said == found  # some may be left out
+        if field not in _OF_MORE_FILES and not same:
+            raise _disagrees(directory, f"spec.{field}", said, MODEL_CONFIG, found)
+
+
+def _check_device(files: ModelFiles) -> None:
+    """Hold what the manifest says of the device against its description."""
+    manifest, path = files.manifest, files.path
+    try:
+        device = files.device()
+    except UsageError as error:
+        raise DamagedFile(f"{path / NAME}: device, devices or chiplets: {error}") from None
+    if device.name != manifest.device:
+        raise _disagrees(path, "device", manifest.device, DEVICE, device.name)
+
+
+def _check_formats(files: ModelFiles) -> None:
+    """Hold the number formats of linears against the images' tables."""
+    manifest = files.manifest
+    for image, field in ((files.decoder, "formats"), (files.head, "head_format")):
+        found = {share.parameter: share.format for share in image.table.shares if share.K}
+        names = list(found.values())
+        counts = {name: names.count(name) for name in sorted(set(names))}
+        said = manifest.formats if field == "formats" else {manifest.head_format: 1}
+        if counts != said and not (field == "head_format" and manifest.tied):
+            raise _disagrees(files.path, field, said, image.path.name, counts)
 
 
 def _npy_bytes(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Bytes:

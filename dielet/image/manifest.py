@@ -11,9 +11,11 @@ import msgspec
 
 from dielet import paths
 from dielet.checkpoint.spec import ModelSpec
-from dielet.errors import DamagedFile, DieletError, MissingFile
+from dielet.errors import DamagedFile, DieletError, MissingFile, UsageError
 from dielet.formats.cache import KV_FORMATS
+from dielet.formats.packed import WeightFormat
 from dielet.image.names import FILES
+from dielet.image.options import WEIGHTS
 from dielet.program.memory import KvLayout
 
 SCHEMA = 1
@@ -107,11 +109,25 @@ def _complaint(m: Manifest) -> str:
         "the ladder does not end at max_seq_len": m.kv_ladder[-1:] == (m.max_seq_len,),
         f"batch_sizes {m.batch_sizes} are none": rising(m.batch_sizes) and m.batch_sizes[0] == 1,
         f"kv_format {m.kv_format} is unknown": m.kv_format in KV_FORMATS,
+        f"chiplets {m.chiplets} are none": 1 <= m.chiplets <= 64,
+        f"kv_heads {m.kv_heads} are none": 0 <= m.kv_heads <= m.chiplets * m.spec.kv_heads,
         f"its programs have another cache than {m.kv_format}": all(
             p.sizes.get("kv") == _kv_bytes(m) for p in m.programs if p.capacity
         ),
         "tied is not what the spec says": m.tied == m.spec.tied,
-        "chiplets are none": 1 <= m.chiplets <= 64,
+        f"devices {m.devices} do not divide {m.chiplets} chiplets": 1 <= m.devices <= m.chiplets
+        and m.chiplets % m.devices == 0,
+        f"weights {m.weights!r:.40} is unknown": m.weights in WEIGHTS,
+        **{
+            f"{field} {name!r:.40} is unknown": _is_format(name)
+            for field, name in (
+                ("embedding_format", m.embedding_format),
+                ("head_format", m.head_format),
+                *(("formats", name) for name in m.formats),
+            )
+        },
+        "formats are of no linears": all(count > 0 for count in m.formats.values()),
+        "head_format is not embedding_format": not m.tied or m.head_format == m.embedding_format,
         "programs are missing": {*wanted, "head_1", "head_16"} <= set(names),
         "programs are listed twice": len(names) == len(set(names)),
         "a program has no sizes": all(
@@ -122,12 +138,21 @@ def _complaint(m: Manifest) -> str:
             0 <= token < m.spec.vocab for token in m.eos_ids
         ),
         "memory has no owners": {"kv", "activations"} <= set(m.memory),
+        "memory is negative": all(nbytes >= 0 for nbytes in m.memory.values()),
     }
     return next((complaint for complaint, holds in checks.items() if not holds), "")
 
 
 def _kv_bytes(m: Manifest) -> int:
     return KvLayout.of(m.spec, m.max_seq_len, m.kv_heads, m.kv_format).nbytes
+
+
+def _is_format(name: str) -> bool:
+    try:
+        WeightFormat.parse(name)
+    except UsageError:
+        return False
+    return True
 
 
 def rising(numbers: tuple[int, ...]) -> bool:
