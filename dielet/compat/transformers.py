@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -31,6 +32,7 @@ from transformers.models.auto.modeling_auto import (  # noqa: E402
 )
 from transformers.utils import ModelOutput  # noqa: E402
 
+from dielet.checkpoint.config import config_json  # noqa: E402
 from dielet.compat import directories  # noqa: E402
 from dielet.compat.rows import Rows, Tokens  # noqa: E402
 from dielet.compat.said import say_once  # noqa: E402
@@ -41,7 +43,7 @@ from dielet.generate.session import is_model_directory  # noqa: E402
 from dielet.generate.text import GENERATION_CONFIG, MODEL_CONFIG  # noqa: E402
 from dielet.host import load_runtime  # noqa: E402
 from dielet.host.runtime import Runtime  # noqa: E402
-from dielet.image import CompileOptions  # noqa: E402
+from dielet.image import CompileOptions, read_manifest  # noqa: E402
 
 OPTIONS = tuple(field.name for field in fields(CompileOptions))
 # Arguments of transformers' from_pretrained about things that are decided elsewhere here.
@@ -93,7 +95,7 @@ class DieletForCausalLM(GenerationMixin):
 
     def __init__(self, runtime: Runtime | None, directory: Path) -> None:
         self.directory = directory
-        self.config = AutoConfig.from_pretrained(directory)
+        self.config = _config(directory)
         self.generation_config = (
             GenerationConfig.from_pretrained(directory)
             if (directory / GENERATION_CONFIG).is_file()
@@ -359,6 +361,15 @@ class DieletForCausalLM(GenerationMixin):
 
     def generate_batch(self, *args: Any, **kwargs: Any) -> Any:
         raise Unsupported("generate_batch (continuous batching) is not possible; use generate")
+
+
+def _config(directory: Path) -> Any:
+    """The model's configuration; of a family that has a role map, that of the one it is like."""
+    try:
+        return AutoConfig.from_pretrained(directory)
+    except ValueError:  # transformers knows no such model type
+        spec = read_manifest(directory).spec
+        return AutoConfig.for_model(**json.loads(config_json(spec)))
 
 
 def _placed(found: list[np.ndarray], real: np.ndarray) -> np.ndarray:

@@ -7,8 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
+
+from safetensors.torch import load_file, save_file
 
 from tests.data import qwen3_tokenizer_dir
 from tests.profiler.oracle import Trace, read
@@ -41,6 +44,37 @@ def put_in_cache(home: Path, name: str, model_type: str, **sizes: Any) -> Path:
                 "do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}  # fmt: skip
     (snapshot / "generation_config.json").write_text(json.dumps(settings))
     return snapshot
+
+
+ROLES = Path(__file__).parents[2] / "docs" / "roles-example.toml"
+
+
+def unknown_family(folder: Path) -> tuple[Path, Path]:
+    """A llama with Qwen3's tokenizer, and the same model under the names of the role map."""
+    known, unknown = folder / "known-model", folder / "unknown-model"
+    roles = tomllib.loads(ROLES.read_text())
+    sizes = {**SIZES, **roles["values"], "num_attention_heads": 4}
+    make(known, roles["like"], spread=4.0, eos_token_id=None, **sizes)
+    for path in qwen3_tokenizer_dir().iterdir():
+        shutil.copyfile(path, known / path.name)
+    shutil.copytree(known, unknown)
+    config = json.loads((known / "config.json").read_text())
+    for key, theirs in roles["config"].items():
+        config[theirs] = config.pop(key)
+    config = {key: value for key, value in config.items() if key not in roles["values"]}
+    config = {**config, "model_type": "gptish", "architectures": ["GptishForCausalLM"]}
+    (unknown / "config.json").write_text(json.dumps(config))
+    tensors = {
+        _renamed(name, roles["tensors"]): tensor
+        for name, tensor in load_file(known / "model.safetensors").items()
+    }
+    save_file(tensors, unknown / "model.safetensors", {"format": "pt"})
+    return known, unknown
+
+
+def _renamed(name: str, names: dict[str, str]) -> str:
+    number = next((part for part in name.split(".") if part.isdigit()), "")
+    return names[name.replace(f".{number}.", ".{layer}.")].replace("{layer}", number)
 
 
 def execute(

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from transformers import AutoTokenizer
 
 from dielet.cli import main as cli
+from dielet.compat.transformers import DieletForCausalLM
 from dielet.image import read_manifest
-from tests.compat.hub import SIZES, dielet
+from tests.compat.hub import ROLES, SIZES, dielet, unknown_family
 from tests.data import qwen3_tokenizer_dir
 from tests.numbers.measure import judged
 from tests.tiny import make
@@ -123,3 +125,34 @@ def test_it_streams(qwen3) -> None:
     rest = process.stdout.read()
     assert process.wait(300) == 0
     assert first and running and len(rest) > 10 * len(first)
+
+
+def test_a_decoder_of_an_unknown_name_is_run_by_its_role_map(tmp_path: Path, capsys) -> None:
+    """The same contract under other names: the answer is that of the model it was renamed from."""
+    known, unknown = unknown_family(tmp_path)
+    compile_ = ["compile", "--max-seq-len", "512", "-q", "-o"]
+    assert cli.main([*compile_, str(tmp_path / "a"), str(known)]) == 0
+    assert cli.main([*compile_, str(tmp_path / "b"), str(unknown)]) == 1
+    assert "'gptish' is not supported" in capsys.readouterr().err
+    assert cli.main([*compile_, str(tmp_path / "b"), str(unknown), "--roles", str(ROLES)]) == 0
+    answers = {name: spoken(tmp_path / name, tmp_path) for name in "ab"}
+    assert len(answers["a"]) == 40 and answers["a"] == answers["b"]
+    assert answer(tmp_path / "b", "-p", "who are you")
+
+
+def test_transformers_generates_with_it_too(tmp_path: Path) -> None:
+    known, unknown = unknown_family(tmp_path)
+    ids = torch.arange(5, 45)[None]
+    options = {"max_new_tokens": 10, "do_sample": False}
+    found = []
+    for source, more in ((known, {}), (unknown, {"roles": str(ROLES)})):
+        with DieletForCausalLM.from_pretrained(source, max_seq_len=512, **more) as model:
+            found.append(model.generate(ids, **options).tolist())
+    assert found[0] == found[1]
+
+
+def spoken(directory: Path, cwd: Path) -> list[int]:
+    """Forty tokens of the greedy answer to the board's question."""
+    ended = dielet("run", str(directory), "-p", "who are you", "--temperature", "0", "--json",
+                   "--max-new-tokens", "40", home=cwd, cwd=cwd)  # fmt: skip
+    return list(json.loads(ended.stdout)["tokens"])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat.hub import QWEN3, SCRIPTS, put_in_cache
+from tests.compat.hub import QWEN3, ROLES, SCRIPTS, put_in_cache, unknown_family
 from tests.data import smollm2_gguf
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -69,11 +69,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(home: Path, tmp_path: Path) -> Path:
-    """What the page's rows find: the vendor's script, a .gguf file, a directory."""
+    """What the page's rows find: the vendor's script, a .gguf file, directories, a role map."""
     shutil.copyfile(SCRIPTS / "profile_qwen3.py", tmp_path / "profile_qwen3.py")
     (tmp_path / "model.gguf").symlink_to(smollm2_gguf())
     snapshot = next((home / "hub" / f"models--{QWEN3.replace('/', '--')}").glob("snapshots/*"))
     (tmp_path / "hf-directory").symlink_to(snapshot)
+    unknown_family(tmp_path)
+    shutil.copyfile(ROLES, tmp_path / "roles.toml")
     return tmp_path
 
 
@@ -109,7 +111,7 @@ def test_commands(heading: str, home: Path, folder: Path) -> None:
 
 def board_files(folder: Path) -> None:
     rows = next(rows for _, rows in tables() if rows[0][0] == "the board's file")[2:]
-    for name in ("qwen3_model_path", "qwen2_model_path"):
+    for name in ("qwen3_model_path", "qwen2_model_path", "unknown_model_path"):
         assert all((folder / name / code(row[1])).is_file() for row in rows)
 
 
