@@ -26,7 +26,8 @@ class Checkpoint(ABC):
     @property
     @abstractmethod
     def identity(self) -> str:
-        """64 hex digits that change when the checkpoint does: of sizes, names and samples."""
+        """64 hex digits that change when the checkpoint does: of its texts, and of the sizes and
+        times of its weight files.  A copy has another one."""
 
     @abstractmethod
     def names(self) -> tuple[str, ...]:
@@ -39,7 +40,8 @@ class Checkpoint(ABC):
     @abstractmethod
     def tokenizer_files(self) -> dict[str, bytes]:
         """File name -> content of what the model directory keeps of the checkpoint's own files:
-        config.json, generation_config.json, and tokenizer.json and chat_template.jinja if any.
+        config.json, generation_config.json, and tokenizer.json, chat_template.jinja and the
+        special tokens of tokenizer_config.json if any.
         """
 
 

@@ -1,6 +1,7 @@
 """A file mapped read-only, with every access checked against its size."""
 
 import mmap
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,10 @@ from dielet.errors import DamagedFile, MissingFile
 
 
 class FileMap:
-    """The bytes of one file.  Kept open for as long as any view of it lives."""
+    """The bytes of one file.  Kept open for as long as any view of it lives.
+
+    stamp: changes when the file does, whoever sets its modification time back.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -19,6 +23,7 @@ class FileMap:
                 self.size = file.seek(0, 2)
                 if not self.size:
                     raise DamagedFile(f"{path}: the file is empty")
+                self.stamp = _stamp(os.fstat(file.fileno()))
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise MissingFile(f"cannot read {path}: {error.strerror or error}") from error
@@ -39,6 +44,10 @@ class FileMap:
         start, end = -(-offset // page) * page, (offset + length) // page * page
         if end > start and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED, start, end - start)
+
+
+def _stamp(stat: os.stat_result) -> bytes:
+    return f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}".encode()
 
 
 def read_small(path: Path, limit: int = 256 << 20) -> bytes:

@@ -1,5 +1,6 @@
 """A Hugging Face model directory: config.json, safetensors, tokenizer and chat template."""
 
+import json
 import re
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,7 @@ from dielet.checkpoint.roles import Roles
 from dielet.checkpoint.safetensors import SafetensorsFile
 from dielet.checkpoint.source import FileTensor, Raised, Source
 from dielet.checkpoint.spec import ModelSpec
+from dielet.checkpoint.special_tokens import special_tokens
 from dielet.checkpoint.stored import Stored
 from dielet.errors import DamagedFile, MissingFile, Unsupported
 
@@ -69,10 +71,9 @@ class HuggingFaceCheckpoint(Checkpoint):
 
     @cached_property
     def identity(self) -> str:
-        parts = {"config.json": read_small(self._directory / "config.json")}
-        parts |= {
-            name: self._file_tensor(name).samples() for name in sorted({*self._stored.values()})
-        }
+        parts = self.tokenizer_files() | {"end of text": repr(self.eos_ids).encode()}
+        files = {file.path.name: file.file.stamp for file in self._files.values()}
+        parts |= {name: files[name] for name in sorted(files)}
         return content_identity(parts)
 
     def _name(self, canonical: str) -> str:
@@ -150,6 +151,8 @@ def directory_files(directory: Path) -> dict[str, bytes]:
         for name in ("config.json", "generation_config.json", "tokenizer.json")
         if (directory / name).is_file()
     }
+    if special := _special_tokens(directory):
+        files["tokenizer_config.json"] = json.dumps(special, indent=2).encode()
     template = _chat_template(directory)
     if template is not None:
         try:
@@ -157,6 +160,19 @@ def directory_files(directory: Path) -> dict[str, bytes]:
         except UnicodeEncodeError as error:  # JSON can hold half of a surrogate pair
             raise DamagedFile(f"{directory}: the chat template is not a text ({error})") from error
     return files
+
+
+def _special_tokens(directory: Path) -> dict[str, str | None]:
+    """Those that templates know: of tokenizer_config.json, or older, of special_tokens_map.json."""
+    found: dict[str, str | None] = {}
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        path = directory / name
+        if path.is_file():
+            entries = read_json(path)
+            found |= special_tokens(entries.values, str(path))
+            if "added_tokens_decoder" in entries.values:
+                break  # as transformers: the other file is only read beside old ones
+    return found
 
 
 def _chat_template(directory: Path) -> str | None:

@@ -58,6 +58,7 @@ def compiled(source: str | Path, options: CompileOptions, out: str | Path | None
     say_once(f"compiling {checkpoint.source} into {directory}")
     compile_usable(checkpoint, directory, options)
     _copy_extras(Path(os.path.expanduser(source)), directory)
+    take_over_texts(directory)
     return directory
 
 

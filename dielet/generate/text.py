@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from dielet.checkpoint.special_tokens import special_tokens
 from dielet.errors import DamagedFile, UsageError
 from dielet.generate.stream import (
     ByteDetokenizer,
@@ -21,8 +22,10 @@ from dielet.generate.template import ChatTemplate, Message, check_unicode
 TOKENIZER = "tokenizer.json"
 TEMPLATE = "chat_template.jinja"
 MODEL_CONFIG = "config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
-FILES = (TOKENIZER, TEMPLATE, MODEL_CONFIG, GENERATION_CONFIG)  # what generation reads, if there
+# What generation reads, if it is there.
+FILES = (TOKENIZER, TEMPLATE, MODEL_CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG)
 
 
 class _TokenizerFile(msgspec.Struct):
@@ -156,12 +159,14 @@ def _template_of(files: Mapping[str, bytes], where: str, tokenizer: Any) -> Chat
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DamagedFile(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from None
-    special = _special_strings(json_object(files, MODEL_CONFIG, where), tokenizer)
+    by_id = _by_id(json_object(files, MODEL_CONFIG, where), tokenizer)
+    said = special_tokens(json_object(files, TOKENIZER_CONFIG, where), where + TOKENIZER_CONFIG)
+    special = {name: text for name, text in {**by_id, **said}.items() if text is not None}
     return ChatTemplate(text, path, special)
 
 
-def _special_strings(config: Mapping[str, Any], tokenizer: Any) -> dict[str, str]:
-    """`bos_token` and the like, as templates know them, from the ids in config.json."""
+def _by_id(config: Mapping[str, Any], tokenizer: Any) -> dict[str, str]:
+    """`bos_token` and the like from the ids in config.json: for what no other file names."""
     strings = {}
     for role in ("bos", "eos", "pad"):
         token = config.get(f"{role}_token_id")

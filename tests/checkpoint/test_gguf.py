@@ -1,6 +1,7 @@
 """GGUF checkpoints: equal to the Hugging Face directory of the same weights, and real ones."""
 
 import json
+import os
 
 import gguf
 import numpy as np
@@ -48,6 +49,18 @@ def test_permuted_rows_come_in_order_in_every_block_format(tmp_path, kind):
         expected = gguf.quants.dequantize(data_, block)
         assert np.array_equal(tensor.array(), expected)
         assert np.array_equal(tensor.rows(5, 41), expected[5:41])
+
+
+def test_a_file_altered_in_place_has_another_identity(tmp_path):
+    one = spec()
+    path = gguf_file(tmp_path / "m.gguf", one, weights(one))
+    first, before = open_checkpoint(path).identity, path.stat()
+    assert open_checkpoint(path).identity == first
+    with path.open("r+b") as file:
+        file.seek(-5000, os.SEEK_END)
+        file.write(b"\x01")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert open_checkpoint(path).identity != first
 
 
 def test_numbers_are_the_decimals_that_were_meant(tmp_path):

@@ -1,6 +1,7 @@
 """Hugging Face directories: everything accounted for, everything refused by name."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -78,14 +79,59 @@ def test_what_transformers_saves_is_read(tmp_path, family, dtype, tied):
 
 
 def test_identity_changes_with_the_weights_and_with_the_configuration(tmp_path):
-    seen = {open_checkpoint(save(tmp_path / "a")).identity}
-    assert open_checkpoint(save(tmp_path / "b")).identity in seen
-    one = spec()
-    changed = weights(one)
-    changed["model.model.norm.weight"][3] += 1
-    seen.add(open_checkpoint(hugging_face(tmp_path / "c", one, changed)).identity)
-    seen.add(open_checkpoint(save(tmp_path / "d", rms_norm_eps=2e-5)).identity)
-    assert len(seen) == 3 and all(len(i) == 64 for i in seen)
+    folder = save(tmp_path / "a")
+    seen = {open_checkpoint(folder).identity}
+    assert open_checkpoint(folder).identity in seen
+    path = folder / "model.safetensors"
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(-5000, os.SEEK_END)
+        file.write(b"\x01")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    seen.add(open_checkpoint(folder).identity)
+    for name, content in (
+        ("generation_config.json", {"eos_token_id": [2, 5]}),
+        ("generation_config.json", {"eos_token_id": [2, 5], "temperature": 0.5}),
+        ("tokenizer_config.json", {"bos_token": "<s>"}),
+        ("tokenizer_config.json", {"bos_token": "<s>", "chat_template": "{{ bos_token }}"}),
+        ("special_tokens_map.json", {"unk_token": {"content": "<unk>"}}),
+    ):
+        (folder / name).write_text(json.dumps(content))
+        seen.add(open_checkpoint(folder).identity)
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    seen.add(open_checkpoint(folder).identity)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 2e-5}))
+    seen.add(open_checkpoint(folder).identity)
+    assert len(seen) == 9 and all(len(i) == 64 for i in seen)
+
+
+def test_special_tokens_are_kept_as_transformers_reads_them(tmp_path):
+    folder = save(tmp_path / "a")
+    kept = lambda: json.loads(  # noqa: E731
+        open_checkpoint(folder).tokenizer_files()["tokenizer_config.json"]
+    )
+    config = {
+        "bos_token": None,
+        "eos_token": {"content": "<e>", "lstrip": False},
+        "add_bos_token": True,
+        "image_token": "<image>",
+        "extra_special_tokens": {"boi_token": "<boi>"},
+        "chat_template": "{{ bos_token }}",
+        "auto_map": {"AutoTokenizer": ["evil.Tokenizer", None]},
+    }
+    own = {"bos_token": None, "eos_token": "<e>", "image_token": "<image>", "boi_token": "<boi>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    assert kept() == own
+    (folder / "special_tokens_map.json").write_text('{"bos_token": "<b>", "unk_token": "<u>"}')
+    assert kept() == {**own, "bos_token": "<b>", "unk_token": "<u>"}
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({**config, "added_tokens_decoder": {}})
+    )
+    assert kept() == own
+    (folder / "tokenizer_config.json").write_text('{"pad_token": 5}')
+    with pytest.raises(DamagedFile, match=r"tokenizer_config\.json: pad_token is 5"):
+        open_checkpoint(folder).tokenizer_files()
 
 
 @pytest.mark.parametrize(

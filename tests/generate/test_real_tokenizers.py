@@ -114,6 +114,42 @@ def test_raw_text_is_encoded_and_decoded_as_by_transformers(directory_of, name):
         )
 
 
+EVERY_TOKEN = "".join(
+    f"{name}={{{{ {name}_token }}}};" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"bos_token": "<|im_start|>", "unk_token": "<|endoftext|>"},
+        {"eos_token": {"__type": "AddedToken", "content": "<|endoftext|>", "special": True}},
+        {"pad_token": None, "mask_token": "<|fim_middle|>"},
+    ],
+)
+def test_templates_see_the_special_tokens_that_transformers_gives_them(tmp_path, changes):
+    import shutil
+
+    from transformers import AutoTokenizer
+
+    from dielet.checkpoint.hugging_face import directory_files
+    from tests import data
+
+    source = data.qwen3_tokenizer_dir()
+    shutil.copy(source / "tokenizer.json", tmp_path)
+    settings = json.loads((source / "tokenizer_config.json").read_text(encoding="utf-8"))
+    settings = {**settings, "chat_template": EVERY_TOKEN, **changes}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    # Ids that say something else, as Qwen3's config.json does of BOS.
+    ids = {"model_type": "qwen3", "bos_token_id": 151643, "eos_token_id": 151645}
+    (tmp_path / "config.json").write_text(json.dumps(ids))
+    reference = AutoTokenizer.from_pretrained(tmp_path)
+    expected = reference.apply_chat_template(CONVERSATIONS["one question"], tokenize=False)
+    ours = Text.of(directory_files(tmp_path), "")
+    assert ours.chat_prompt(CONVERSATIONS["one question"], None) == expected
+
+
 def test_qwen3_without_thinking_begins_with_an_empty_thought(directory_of):
     text = Text.of(read_files(directory_of("qwen3")), "")
     messages = CONVERSATIONS["one question"]
