@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,15 @@ from dielet.analysis.events import (
     Events,
     read_events,
 )
+from dielet.analysis.grouping import (
+    STRETCH,
+    Group,
+    distinct,
+    firsts,
+    groups_of,
+    places_where,
+    stretches,
+)
 from dielet.analysis.heap import give_back
 from dielet.analysis.names import (
     COMMAND,
@@ -36,7 +44,6 @@ from dielet.analysis.table import (
     F64,
     I32,
     I64,
-    Bool,
     CounterKey,
     Found,
     HostWork,
@@ -52,8 +59,6 @@ from dielet.profiler.reader import Trace
 from dielet.program.records import BOUNDS
 
 MATRICES = ("start", "duration", "nbytes", "ops", "percent", "bound")
-STRETCH = 1 << 18
-"""Commands that are looked at together, so that little memory is needed."""
 
 
 def open_table(path: str | Path) -> Table:
@@ -71,15 +76,13 @@ def table_of(events: Events, path: str = "the trace") -> Table:
     role, lane, lanes, trace = _tracks(events)
     give_back()
     names, named, closed = events.names, events.step >= 0, events.duration >= 0
-    at = _places((role == COMMAND) & named & closed)
+    at = places_where((role == COMMAND) & named & closed)
     if not len(at):
         raise DamagedFile(_refusal(events, path, int((role == COMMAND).sum())))
     runs, run, at = _runs(events, np.flatnonzero((role == RUN) & named & closed), at)
     texts = list(names.operations)
-    kinds: list[Kind] = []
-    edges: list[Edges] = []
     give_back()
-    groups = list(_groups(events.rest[at], lane[at], run, runs))
+    groups = list(groups_of(events.rest[at], lane[at], run, runs))
     give_back()
     details = events.details(
         np.concatenate([at[group.places[0]] for group in groups]).astype(np.int64)
@@ -92,35 +95,7 @@ def table_of(events: Events, path: str = "the trace") -> Table:
     open_slices = int((~closed).sum())
     samples = [_pieces(events, details, mine[0], lane, texts) for mine in slices]
     del at, role, lane, named, closed, run
-    columns = {}
-    for name in MATRICES:
-        columns[name] = _by_group(events.take(name), slices)
-        give_back()
-    for n, (group, (pieces, waits)) in enumerate(zip(groups, samples, strict=True)):
-        first = int(group.runs[0])
-        start, duration = columns["start"][n], columns["duration"][n]
-        found = find_edges(
-            pieces, lanes, names.operations, waits, details.flows(slices[n][0].astype(np.int64)),
-            start[0], start[0] + duration[0],
-        )  # fmt: skip
-        edges.append(found)
-        duration += start  # which makes ends of them
-        kinds.append(
-            Kind(
-                phase=runs.phase[first],
-                program=runs.program[first],
-                runs=group.runs,
-                pieces=pieces,
-                start=start,
-                end=duration,
-                nbytes=columns["nbytes"][n],
-                ops=columns["ops"][n],
-                percent=columns["percent"][n],
-                bound=columns["bound"][n],
-                edges=found.pairs,
-            )
-        )
-    del columns, slices
+    kinds, edges = _kinds(events, details, groups, slices, samples, lanes, runs)
     give_back()
     kinds, executors = with_executors(kinds, lanes, trace.attributes)
     return Table(
@@ -174,7 +149,7 @@ def _refusal(events: Events, path: str, commands: int) -> str:
 
 def _tracks(events: Events) -> tuple[NDArray[np.uint8], I32, list[Lane], Trace]:
     """Of every slice what it is and its lane; the lanes; a trace that knows the tracks."""
-    uuids, first, place = _distinct(events.track)
+    uuids, first, place = distinct(events.track)
     details = events.details(first)
     found = [
         lane_of(details.trace.path(uuid), category)
@@ -182,31 +157,6 @@ def _tracks(events: Events) -> tuple[NDArray[np.uint8], I32, list[Lane], Trace]:
     ]
     roles = np.array([role for role, _ in found], np.uint8)
     return roles[place], place, [lane for _, lane in found], details.trace
-
-
-def _places(there: Bool) -> I32:
-    """Where something is so."""
-    parts = [
-        (np.flatnonzero(there[low : low + STRETCH]) + low).astype(np.int32)
-        for low in range(0, len(there), STRETCH)
-    ]
-    return np.concatenate(parts)
-
-
-def _distinct(track: NDArray[np.integer]) -> tuple[I64, I64, I32]:
-    """Different values, where each is first, and per element which it is."""
-    if track.dtype != np.int16:
-        values, first, place = np.unique(track, return_index=True, return_inverse=True)
-        return values, first, place.astype(np.int32)
-    first = np.full(int(track.max()) + 1, NONE, np.int64)
-    for low in range(0, len(track), STRETCH):
-        found, at = np.unique(track[low : low + STRETCH], return_index=True)
-        fresh = first[found] < 0
-        first[found[fresh]] = low + at[fresh]
-    values = np.flatnonzero(first >= 0)
-    number = np.zeros(len(first), np.int32)
-    number[values] = np.arange(len(values))
-    return values, first[values], number[track]
 
 
 def _runs(events: Events, marks: I64, at: I32) -> tuple[Runs, I32, I32]:
@@ -228,9 +178,9 @@ def _runs(events: Events, marks: I64, at: I32) -> tuple[Runs, I32, I32]:
     if (key[1:] < key[:-1]).any():
         order = np.argsort(key, kind="stable")
         at, key = at[order], key[order]
-    first = _firsts(key)
+    first = firsts(key)
     start[key[first]] = events.start[at[first]]  # slices are in order of start
-    for low, high in _stretches(first, len(at)):
+    for low, high in stretches(first, len(at)):
         mine = at[first[low] : first[high] if high < len(first) else len(at)]
         ends = events.start[mine] + events.duration[mine]
         end[key[first[low:high]]] = np.maximum.reduceat(ends, first[low:high] - first[low])
@@ -265,100 +215,49 @@ def _runs(events: Events, marks: I64, at: I32) -> tuple[Runs, I32, I32]:
     return runs, run, at
 
 
-@dataclass(frozen=True)
-class _Group:
-    """Runs of one kind: their numbers, and [runs, pieces] where their commands stand."""
+def _kinds(
+    events: Events,
+    details: Details,
+    groups: Sequence[Group],
+    slices: Sequence[I32],
+    samples: Sequence[tuple[Pieces, list[str]]],
+    lanes: list[Lane],
+    runs: Runs,
+) -> tuple[list[Kind], list[Edges]]:
+    """The kinds with their matrices; every column of `events` that they need is taken from it.
 
-    runs: I64
-    places: I32
-
-
-def _groups(rest: I32, lane: I32, run: I32, runs: Runs) -> Iterator[_Group]:
-    """Runs with the same commands on the same lanes, and the same phase and program.
-
-    Commands are in order of run.
+    slices: of each group, [runs, pieces].
     """
-    lanes = int(lane.max()) + 1
-    small = int(rest.max() + 1) * lanes < 1 << 31
-    piece, count = _dense((rest if small else rest.astype(np.int64)) * lanes + lane)
-    first = _firsts(run)
-    length = np.diff(np.append(first, len(run)))
-    if _repeats(piece, count, first):
-        piece, count = _told_apart(piece, count, first, length)
-    marks = np.random.default_rng(0).integers(0, 1 << 62, count, np.int64)
-    sums = np.empty(len(first), np.int64)
-    for low, high in _stretches(first, len(run)):
-        mine = marks[piece[first[low] : first[high] if high < len(first) else len(run)]]
-        sums[low:high] = np.add.reduceat(mine, first[low:high] - first[low])
-    by_kind: dict[tuple[int, int, str, str], list[int]] = {}
-    for n, number in enumerate(run[first].tolist()):
-        key = int(sums[n]), int(length[n]), runs.phase[number], runs.program[number]
-        by_kind.setdefault(key, []).append(n)
-    for members in by_kind.values():
-        chosen = np.array(members)
-        columns = int(length[chosen[0]])
-        sample = first[chosen[0]] + np.arange(columns)
-        rank = np.full(count, NONE, np.int32)
-        # Lane by lane, each in order of start: as executors take them, mostly.
-        rank[piece[sample][np.argsort(lane[sample], kind="stable")]] = np.arange(columns)
-        places = np.empty((len(chosen), columns), np.int32)
-        for row, begin in enumerate(first[chosen].tolist()):
-            places[row, rank[piece[begin : begin + columns]]] = np.arange(begin, begin + columns)
-        yield _Group(run[first[chosen]].astype(np.int64), places)
-
-
-def _dense(key: I64) -> tuple[I32, int]:
-    """Keys as numbers without gaps, in the same order, and how many there are."""
-    there = np.zeros(int(key.max()) + 1, bool)
-    there[key] = True
-    number = np.cumsum(there, dtype=np.int32) - 1
-    return number[key], int(number[-1]) + 1
-
-
-def _firsts(values: NDArray[np.integer]) -> I64:
-    """Where a value begins that the place before does not have."""
-    return np.append(0, np.flatnonzero(values[1:] != values[:-1]) + 1)
-
-
-def _stretches(first: I64, total: int) -> Iterator[tuple[int, int]]:
-    """Ranges of runs that have about STRETCH commands together, or one run each."""
-    low = 0
-    while low < len(first):
-        high = max(int(np.searchsorted(first, first[low] + STRETCH, side="right")) - 1, low + 1)
-        if first[low] + STRETCH >= total:
-            high = len(first)
-        yield low, high
-        low = high
-
-
-def _repeats(piece: I32, count: int, first: I64) -> bool:
-    """Whether a run has a piece twice."""
-    for low, high in _stretches(first, len(piece)):
-        end = int(first[high]) if high < len(first) else len(piece)
-        mine = piece[first[low] : end]
-        length = np.diff(np.append(first[low:high], end))
-        seen = np.bincount(mine, minlength=count) if high - low == 1 else None
-        if seen is not None:
-            if (seen > 1).any():
-                return True
-            continue
-        key = np.repeat(np.arange(high - low), length) * np.int64(count) + mine
-        there = np.zeros((high - low) * count, bool)
-        there[key] = True
-        if int(there.sum()) != len(key):
-            return True
-    return False
-
-
-def _told_apart(piece: I32, count: int, first: I64, length: I64) -> tuple[I32, int]:
-    """Pieces that a run has several of, as different pieces: the first, the second, and so on."""
-    key = np.repeat(np.arange(len(first)), length) * np.int64(count) + piece
-    order = np.argsort(key, kind="stable")
-    begins = np.diff(key[order], prepend=NONE) != 0
-    places = np.arange(len(key))
-    number = np.empty(len(key), np.int64)
-    number[order] = places - np.maximum.accumulate(np.where(begins, places, 0))
-    return _dense(number * count + piece)
+    columns: dict[str, list[NDArray[Any]]] = {}
+    for name in MATRICES:
+        column = events.take(name)
+        columns[name] = [column[mine] for mine in slices]
+        del column
+        give_back()
+    kinds, edges = [], []
+    for n, (group, (pieces, waits)) in enumerate(zip(groups, samples, strict=True)):
+        start, end = columns["start"][n], columns["duration"][n]
+        end += start
+        arrows = details.flows(slices[n][0].astype(np.int64))
+        joined = find_edges(pieces, lanes, events.names.operations, waits, arrows, start[0], end[0])
+        first = int(group.runs[0])
+        edges.append(joined)
+        kinds.append(
+            Kind(
+                phase=runs.phase[first],
+                program=runs.program[first],
+                runs=group.runs,
+                pieces=pieces,
+                start=start,
+                end=end,
+                nbytes=columns["nbytes"][n],
+                ops=columns["ops"][n],
+                percent=columns["percent"][n],
+                bound=columns["bound"][n],
+                edges=joined.pairs,
+            )
+        )
+    return kinds, edges
 
 
 def _pieces(
@@ -381,11 +280,6 @@ def _pieces(
         route=_numbers(words[ROUTE], texts),
     )
     return pieces, words[WAITS]
-
-
-def _by_group(column: NDArray[Any], slices: Sequence[I32]) -> list[NDArray[Any]]:
-    """A column as the matrices [runs, pieces] of all kinds."""
-    return [column[mine] for mine in slices]
 
 
 def _numbers(words: list[str], texts: list[str]) -> I32:
