@@ -6,9 +6,9 @@ import difflib
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dielet.errors import UsageError
+from dielet.errors import Unsupported, UsageError
 from dielet.formats.cache import KV_FORMATS
-from dielet.formats.packed import GROUPS
+from dielet.formats.packed import GROUPS, PANEL
 from dielet.partition import PLANS
 from dielet.program.select import ladder
 
@@ -90,17 +90,25 @@ class CompileOptions:
 
     def resolved_max_seq_len(self, max_position: int) -> int:
         """The sequence length to compile for: asked for, or up to 8192, in whole panels."""
+        most = max_position // PANEL * PANEL
+        if not most:
+            raise Unsupported(
+                f"the model has {max_position} positions; the shortest context that can be "
+                f"compiled is {PANEL}"
+            )
         if self.max_seq_len is None:
-            asked = self.kv_ladder[-1] if self.kv_ladder else min(max_position, 8192)
+            asked = self.kv_ladder[-1] if self.kv_ladder else min(most, 8192)
         else:
             asked = self.max_seq_len
         if asked > max_position:
             raise UsageError(
                 f"max_seq_len {asked} is beyond the model's {max_position} positions; "
-                f"use at most {max_position}"
+                f"use at most {most}"
             )
-        if asked % 32:
-            raise UsageError(f"max_seq_len {asked} must be a multiple of 32; use {asked & -32}")
+        if asked % PANEL:
+            raise UsageError(
+                f"max_seq_len {asked} must be a multiple of {PANEL}; use {asked // PANEL * PANEL}"
+            )
         return asked
 
     def resolved_batch_sizes(self) -> tuple[int, ...]:

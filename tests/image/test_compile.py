@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dielet.checkpoint.random import RandomCheckpoint
-from dielet.errors import CapacityError, DieletError, NumericError, UsageError
+from dielet.errors import CapacityError, DieletError, NumericError, Unsupported, UsageError
 from dielet.formats.packed import WeightFormat
 from dielet.image import CompileOptions, compile_checkpoint, open_directory, read_manifest
 from dielet.image.file import HashingWriter
@@ -356,3 +356,29 @@ def test_a_file_altered_in_place_is_found_though_its_time_was_set_back(tmp_path:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(DieletError, match="damaged"):
         open_directory(path.parent)
+
+
+@pytest.mark.parametrize(
+    ("positions", "default"), [(2000, 1984), (33, 32), (32, 32), (1 << 17, 8192)]
+)
+def test_the_default_context_is_whole_panels(positions: int, default: int) -> None:
+    assert CompileOptions().resolved_max_seq_len(positions) == default
+
+
+@pytest.mark.parametrize("asked", [2000, 2016, 33])
+def test_a_refused_context_names_one_that_is_accepted(asked: int) -> None:
+    with pytest.raises(UsageError, match=r"use (at most )?\d+$") as caught:
+        CompileOptions(max_seq_len=asked).resolved_max_seq_len(2000)
+    named = int(str(caught.value).rpartition(" ")[2])
+    assert CompileOptions(max_seq_len=named).resolved_max_seq_len(2000) == named
+
+
+def test_a_model_of_too_few_positions_is_refused_in_one_sentence() -> None:
+    with pytest.raises(Unsupported, match="has 16 positions; the shortest context .* is 32"):
+        CompileOptions().resolved_max_seq_len(16)
+
+
+def test_a_model_of_odd_length_compiles_by_default(tmp_path: Path) -> None:
+    spec = msgspec.structs.replace(QWEN, max_position=2000)
+    compile_checkpoint(RandomCheckpoint(spec, 7), tmp_path / "m", CompileOptions(layers=1))
+    assert open_directory(tmp_path / "m").manifest.max_seq_len == 1984
