@@ -374,7 +374,7 @@ def test_a_refused_context_names_one_that_is_accepted(asked: int) -> None:
 
 
 def test_a_model_of_too_few_positions_is_refused_in_one_sentence() -> None:
-    with pytest.raises(Unsupported, match="has 16 positions; the shortest context .* is 32"):
+    with pytest.raises(Unsupported, match=r"has 16 positions; the shortest context .* is 32"):
         CompileOptions().resolved_max_seq_len(16)
 
 
