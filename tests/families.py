@@ -28,6 +28,8 @@ LONGROPE = rope(
     long_factor=[1.0 + 0.9 * i for i in range(8)],
 )
 
+MOE = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 96}
+
 # By name: `model_type`, and what differs from tests/tiny.py.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("qwen2", {"head_dim": 16}),
@@ -79,6 +81,11 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             **GEMMA_ROPE,
             **PADS,
         },
+    ),
+    "qwen3_moe": ("qwen3_moe", {**MOE, "norm_topk_prob": True}),
+    "qwen3_moe-mixed": (
+        "qwen3_moe",
+        {**MOE, "num_hidden_layers": 4, "mlp_only_layers": [2], "num_experts_per_tok": 4},
     ),
     "llama-biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "qwen3-biases": ("qwen3", {"attention_bias": True}),

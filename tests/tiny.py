@@ -16,6 +16,7 @@ STEMS = {
     "phi3": "Phi3",
     "qwen2": "Qwen2",
     "qwen3": "Qwen3",
+    "qwen3_moe": "Qwen3Moe",
     "smollm3": "SmolLM3",
 }
 CLASSES = {

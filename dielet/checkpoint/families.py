@@ -18,6 +18,7 @@ ARCHITECTURES = {
     "phi3": "Phi3ForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
     "smollm3": "SmolLM3ForCausalLM",
 }
 SUPPORTED_MODEL_TYPES = tuple(ARCHITECTURES)
@@ -26,6 +27,7 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 _ASKED = (
     "qwen2",
     "qwen3",
+    "qwen3_moe",
     "smollm3",
 )  # whose windows are off unless `use_sliding_window` says otherwise
 _LISTED = ("gemma3_text", "qwen2", "qwen3", "smollm3")  # in which `layer_types` decides
@@ -51,6 +53,7 @@ _USUAL: dict[str, dict[str, Any]] = {
     "phi3": {"rms_norm_eps": 1e-5},
     "qwen2": {"num_key_value_heads": 32, "sliding_window": 4096},
     "qwen3": {"num_key_value_heads": 32, "head_dim": 128, "sliding_window": 4096},
+    "qwen3_moe": {"num_key_value_heads": 4, "sliding_window": 4096},
     "smollm3": {"num_key_value_heads": 4, "rope_theta": 2e6, "tie_word_embeddings": True},
 }
 
@@ -74,7 +77,8 @@ def usual(model_type: str) -> dict[str, Any]:
 def family_fields(model_type: str, config: Config) -> dict[str, Any]:
     """The fields of ModelSpec that only some families have."""
     return {
-        "qk_norm": model_type in ("gemma3_text", "olmo2", "qwen3"),
+        "qk_norm": model_type in ("gemma3_text", "olmo2", "qwen3", "qwen3_moe"),
+        **(_experts(config) if model_type == "qwen3_moe" else {}),
         "activation": _activation(model_type, config),
         **(_gemma3(config) if model_type == "gemma3_text" else {}),
         "no_rope": _no_rope(config) if model_type == "smollm3" else (),
@@ -98,6 +102,21 @@ def _gemma3(config: Config) -> dict[str, Any]:
     return {
         "embedding_scale": config.get("hidden_size", int) ** 0.5,
         "attention_scalar": config.get("query_pre_attn_scalar", float, 256.0),
+    }
+
+
+def _experts(config: Config) -> dict[str, Any]:
+    step = max(1, config.get("decoder_sparse_step", int, 1))
+    only = {i for i in config.get("mlp_only_layers", list, []) if type(i) is int}
+    layers = range(config.get("num_hidden_layers", int))
+    experts = config.get("num_experts", int, config.get("num_local_experts", int, 128))
+    dense = tuple(i for i in layers if i in only or (i + 1) % step) if experts else ()
+    return {
+        "experts": experts,
+        "experts_per_token": config.get("num_experts_per_tok", int, 8),
+        "expert_intermediate": config.get("moe_intermediate_size", int, 768),
+        "experts_normed": config.get("norm_topk_prob", bool, False),
+        "dense_layers": dense,
     }
 
 
@@ -155,7 +174,7 @@ def _slides(model_type: str, config: Config, layer: int) -> bool:
         return layer in _no_rope(config)
     if model_type == "gemma3_text":
         return (layer + 1) % max(1, config.get("sliding_window_pattern", int, 6)) != 0
-    return model_type in ("mistral", "phi3")
+    return model_type in ("mistral", "phi3", "qwen3_moe")
 
 
 def _listed(config: Config, kinds: list[Any], layers: int) -> tuple[int, ...]:
@@ -184,6 +203,14 @@ def config_entries(spec: Any) -> dict[str, Any]:
         entries["hidden_activation"] = "gelu_pytorch_tanh"
         entries["query_pre_attn_scalar"] = spec.attention_scalar
         entries["rope_local_base_freq"] = spec.local_rope_theta
+    if spec.model_type == "qwen3_moe":
+        entries |= {
+            "num_experts": spec.experts,
+            "num_experts_per_tok": spec.experts_per_token,
+            "moe_intermediate_size": spec.expert_intermediate,
+            "norm_topk_prob": spec.experts_normed,
+            "mlp_only_layers": list(spec.dense_layers),
+        }
     if spec.model_type == "smollm3":
         entries["no_rope_layers"] = [int(i not in spec.no_rope) for i in layers]
     return entries

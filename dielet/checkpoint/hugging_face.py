@@ -18,7 +18,7 @@ from dielet.checkpoint.filemap import read_small
 from dielet.checkpoint.names import EMBEDDING, HEAD, account_for, hugging_face_name, shown
 from dielet.checkpoint.roles import Roles
 from dielet.checkpoint.safetensors import SafetensorsFile
-from dielet.checkpoint.source import FileTensor, Raised, Source
+from dielet.checkpoint.source import FileTensor, Raised, Source, Stacked
 from dielet.checkpoint.spec import ModelSpec
 from dielet.checkpoint.special_tokens import special_tokens
 from dielet.checkpoint.stored import Stored
@@ -44,6 +44,9 @@ class HuggingFaceCheckpoint(Checkpoint):
         self._files = {name: file for file in files for name in file.shapes}
         self._nested = is_nested(read_json(directory / "config.json"))
         self._layout = Stored(self.spec)
+        self._experts = {
+            name: tuple(map(self._name, names)) for name, names in self._layout.experts.items()
+        }
         self._stored = {n: self._name(home) for n, (home, _) in self._layout.homes.items()}
         self._account()
 
@@ -59,7 +62,7 @@ class HuggingFaceCheckpoint(Checkpoint):
             return other or name.endswith(ignored) or (tied_head and name == head)
 
         account_for(self._where, shapes, found, ignorable)
-        for name in self._stored:
+        for name in self.names():
             self.tensor(name)  # refuses a dtype that cannot be read
         if tied_head:
             embedding = self._file_tensor(self._stored[EMBEDDING])
@@ -86,9 +89,11 @@ class HuggingFaceCheckpoint(Checkpoint):
         return next((c for c in candidates if c in self._files), name)
 
     def names(self) -> tuple[str, ...]:
-        return tuple(self._stored)
+        return tuple(self._layout.own)
 
     def tensor(self, name: str) -> Source:
+        if name in self._experts:
+            return Stacked(name, tuple(map(self._file_tensor, self._experts[name])))
         tensor = self._layout.part(name, self._file_tensor(self._stored[name]))
         norm = len(tensor.shape) == 1 and name.endswith(".weight")
         return Raised(tensor, 1.0) if norm and self.spec.model_type == "gemma3_text" else tensor

@@ -9,6 +9,7 @@ from dielet.errors import DamagedFile
 EMBEDDING = "model.model.embed_tokens.weight"
 FINAL_NORM = "model.model.norm.weight"
 HEAD = "model.lm_head.weight"
+ROUTER = "mlp.gate.weight"
 LAYER = "model.model.layers."
 LAYER_LINEARS = (
     *(f"self_attn.{name}_proj" for name in "qkvo"),
@@ -54,15 +55,29 @@ def tensor_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     if spec.qk_norm:
         q_norm, k_norm = spec.qk_norm_sizes
         layer |= {"self_attn.q_norm": (q_norm,), "self_attn.k_norm": (k_norm,)}
-    parts = {f"{part}.weight": shape for part, shape in layer.items()}
-    parts |= {f"{part}.bias": layer[part][:1] for part in spec.biases}
+    dense = {f"{part}.weight": shape for part, shape in layer.items()}
+    dense |= {f"{part}.bias": layer[part][:1] for part in spec.biases}
+    mixture = {part: shape for part, shape in dense.items() if not part.startswith("mlp.")}
+    mixture |= expert_shapes(spec)
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (spec.vocab, hidden)}
     for i in range(spec.layers):
+        parts = mixture if spec.is_mixture(i) else dense
         shapes |= {f"{LAYER}{i}.{part}": shape for part, shape in parts.items()}
     shapes[FINAL_NORM] = (hidden,)
     if not spec.tied:
         shapes[HEAD] = (spec.vocab, hidden)
     return shapes
+
+
+def expert_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """The router, and each matrix of all experts, one below the other."""
+    inner, hidden = spec.expert_intermediate, spec.hidden
+    return {
+        ROUTER: (spec.experts, hidden),
+        "mlp.experts.gate_proj.weight": (spec.experts * inner, hidden),
+        "mlp.experts.up_proj.weight": (spec.experts * inner, hidden),
+        "mlp.experts.down_proj.weight": (spec.experts * hidden, inner),
+    }
 
 
 def layer_norms(spec: ModelSpec) -> tuple[str, ...]:

@@ -145,6 +145,53 @@ class FileTensor(Source):
 
 
 @dataclass(frozen=True, eq=False)
+class Stacked(Source):
+    """Tensors of one shape and format, one below the other."""
+
+    name: str
+    parts: tuple[FileTensor, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        return (len(self.parts) * self.parts[0].N, self.parts[0].K)
+
+    @property
+    def kind(self) -> str:
+        return self.parts[0].kind
+
+    @property
+    def exact_formats(self) -> tuple[WeightFormat, ...]:
+        return self.parts[0].exact_formats
+
+    def rows(self, lo: int, hi: int) -> NDArray[np.float32]:
+        runs = [part.rows(a, b) for part, a, b in self._runs(lo, hi)]
+        return runs[0] if len(runs) == 1 else np.concatenate(runs)
+
+    def blocks(self, lo: int, hi: int, fmt: WeightFormat | None = None) -> Codes:
+        runs = [part.blocks(a, b, fmt) for part, a, b in self._runs(lo, hi)]
+        if len(runs) == 1:
+            return runs[0]
+        scales = [run.scale for run in runs if run.scale is not None]
+        minima = [run.minimum for run in runs if run.minimum is not None]
+        return Codes(
+            np.concatenate([run.values for run in runs]),
+            np.concatenate(scales) if scales else None,
+            np.concatenate(minima) if minima else None,
+        )
+
+    def _runs(self, lo: int, hi: int) -> list[tuple[FileTensor, int, int]]:
+        """The rows of each part that [lo, hi) are made of; one empty run if there are none."""
+        N = self.parts[0].N
+        found = [
+            (part, max(lo - i * N, 0), min(hi - i * N, N)) for i, part in enumerate(self.parts)
+        ]
+        return [(p, a, b) for p, a, b in found if a < b] or [(self.parts[0], 0, 0)]
+
+    def samples(self) -> bytes:
+        return b"".join(part.samples() for part in self.parts)
+
+
+@dataclass(frozen=True, eq=False)
 class Raised(Source):
     """A small tensor whose file keeps the distance from `by`: the numbers are those plus it."""
 

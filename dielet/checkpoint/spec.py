@@ -34,6 +34,8 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     not turn at all; those with a window turn by local_rope_theta alone, if it is not 0.
     biases are the linears of a layer that add one, as "self_attn.q_proj".
     windowed are the layers in which a token sees only the last `window` tokens, itself included.
+    With experts, a token goes to experts_per_token of them (of size expert_intermediate) in every
+    layer but the dense_layers; experts_normed: their weights add up to one.
     Scores are divided by the root of attention_scalar, or of the head size (0).  What is looked up
     in the embedding table is multiplied by embedding_scale.
     eos_ids are united from every source, the one that the checkpoint itself names first.
@@ -60,6 +62,11 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     biases: tuple[str, ...] = ()
     window: int = 0
     windowed: tuple[int, ...] = ()
+    experts: int = 0
+    experts_per_token: int = 0
+    expert_intermediate: int = 0
+    experts_normed: bool = True
+    dense_layers: tuple[int, ...] = ()
     attention_scalar: float = 0.0
     embedding_scale: float = 1.0
     bos_id: int | None = None
@@ -93,6 +100,14 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             value = getattr(self, field)
             if not 0 <= value < 1e6:
                 raise UsageError(f"{field} is {value}; it must be from 0 to 1e6")
+        if self.experts and not (
+            1 <= self.experts_per_token <= self.experts <= 1 << 12
+            and 1 <= self.expert_intermediate <= 1 << 20
+        ):
+            raise UsageError(
+                f"experts {self.experts} of size {self.expert_intermediate}, "
+                f"{self.experts_per_token} per token: at most all of at most 4096"
+            )
         if self.windowed and not 1 <= self.window <= _LIMITS["max_position"][1]:
             raise UsageError(f"window is {self.window}; it must be from 1 to 67108864")
         if self.local_rope_theta and not 1 < self.local_rope_theta < 1e15:
@@ -135,6 +150,10 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         if self.model_type == "olmo2":
             return self.q_size, self.kv_size
         return self.head_dim, self.head_dim
+
+    def is_mixture(self, layer: int) -> bool:
+        """Whether a layer's feed-forward is a mixture of experts."""
+        return self.experts > 0 and layer not in self.dense_layers
 
     @property
     def turned(self) -> int:

@@ -17,6 +17,7 @@ from dielet.checkpoint.names import LAYER, tensor_shapes
 from dielet.checkpoint.source import FileTensor
 from dielet.checkpoint.spec import ModelSpec
 
+EXPERTS = "mlp.experts."
 Order = NDArray[np.intp]
 _PART = re.compile(re.escape(LAYER) + r"(\d+)\.(.+)\.(weight|bias)")
 
@@ -35,7 +36,9 @@ class Stored:
     """Where a model's tensors are among those of a file.
 
     shapes: of the file's tensors, by canonical name, fused ones in the place of their parts.
-    homes: canonical name -> that of the file's tensor which holds it, and its first row there.
+    experts: canonical name -> those of the file's tensors which make it up, one for each expert.
+    homes: of all others, canonical name -> that of the file's tensor which holds it, and its first
+    row there.
     """
 
     def __init__(self, spec: ModelSpec) -> None:
@@ -44,7 +47,12 @@ class Stored:
         wholes = {part: whole for whole, parts in stored_parts(spec).items() for part in parts}
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.homes: dict[str, tuple[str, int]] = {}
+        self.experts: dict[str, tuple[str, ...]] = {}
         for name, shape in self.own.items():
+            if EXPERTS in name:
+                self.experts[name] = names = _by_expert(name, spec.experts)
+                self.shapes |= dict.fromkeys(names, (shape[0] // spec.experts, shape[1]))
+                continue
             match = _PART.fullmatch(name)
             whole = wholes.get(match[2]) if match else None
             home = f"{LAYER}{match[1]}.{whole}.{match[3]}" if match and whole else name
@@ -60,6 +68,11 @@ class Stored:
             tensor = replace(tensor, shape=shape, offset=tensor.offset + skipped)
         order = _heads_order(self.spec, name)
         return tensor if order is None else ordered(tensor, order)
+
+
+def _by_expert(name: str, experts: int) -> tuple[str, ...]:
+    before, _, after = name.partition(EXPERTS)
+    return tuple(f"{before}{EXPERTS}{expert}.{after}" for expert in range(experts))
 
 
 def ordered(tensor: FileTensor, order: Order) -> FileTensor:

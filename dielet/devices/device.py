@@ -13,6 +13,7 @@ from dielet.errors import UsageError
 
 COMMANDS = (
     "linear", "attention", "rmsnorm", "rotary", "kv_append", "silu_mul", "quantize", "convert",
+    "route", "experts_gated", "experts_sum",
     "select", "reduce", "copy", "weight_copy", "host_copy", "device_copy", "device_sync",
 )  # fmt: skip
 """Every command kind that an engine can take: the command set of `dielet.program.commands`."""

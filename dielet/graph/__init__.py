@@ -3,7 +3,7 @@
 from dielet.graph.builder import GraphBuilder
 from dielet.graph.formats import activation_format, activation_group, assign_formats
 from dielet.graph.fuse import fuse
-from dielet.graph.node import OPS, Graph, Node, verify_graph
+from dielet.graph.node import OPS, Graph, Node, matrices, verify_graph
 
 __all__ = [
     "OPS",
@@ -14,5 +14,6 @@ __all__ = [
     "activation_group",
     "assign_formats",
     "fuse",
+    "matrices",
     "verify_graph",
 ]

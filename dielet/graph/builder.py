@@ -63,6 +63,27 @@ class GraphBuilder:
         columns = self._columns(gate)
         return self._node("silu_mul", name, (gate, up), (), columns, activation=activation)
 
+    def route(self, x: int, name: str, experts: int, chosen: int, normed: bool) -> int:
+        """Of scores by expert, the largest: their numbers, then their weights."""
+        attrs = {"experts": experts, "chosen": chosen, "normed": normed}
+        return self._node("route", name, (x,), (), 2 * chosen, **attrs)
+
+    def experts(
+        self, x: int, routes: int, residual: int, name: str, inner: int, activation: str
+    ) -> int:
+        """The residual plus the weighted sum of the gated feed-forwards of the chosen experts."""
+        chosen = int(self._nodes[routes].attrs["chosen"])
+        attrs = {"experts": int(self._nodes[routes].attrs["experts"]), "chosen": chosen}
+        with self.scope(name):
+            gate, up, down = (self._path(f"{n}_proj.weight") for n in ("gate", "up", "down"))
+            y = self._node(
+                "experts_gated", "gated", (x, routes), (gate, up), chosen * inner,
+                activation=activation, **attrs,
+            )  # fmt: skip
+            columns = self._columns(residual)
+            inputs = (y, routes, residual)
+            return self._node("experts_sum", "sum", inputs, (down,), columns, **attrs)
+
     def finish(self) -> Graph:
         return Graph(self.rows, tuple(self._nodes))
 

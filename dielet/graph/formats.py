@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from dielet.formats.packed import WeightFormat
-from dielet.graph.node import Graph, Node
+from dielet.graph.node import Graph, Node, matrices
 
 F32 = "f32"
 
@@ -38,7 +38,7 @@ def assign_formats(graph: Graph, weights: Mapping[str, WeightFormat]) -> Graph:
         nodes.append(replace(node, inputs=inputs, attrs=attrs))
         numbers[old, own] = len(nodes) - 1
         for name in sorted(formats - {own}):
-            nodes.append(_conversion(node, len(nodes) - 1, name))
+            nodes.append(_conversion(node, numbers[old, own], name))
             numbers[old, name] = len(nodes) - 1
     return Graph(graph.rows, tuple(nodes))
 
@@ -56,7 +56,7 @@ def _sources(node: Node) -> list[tuple[int, int]]:
 
 
 def _reads(node: Node, position: int, weights: Mapping[str, WeightFormat]) -> str:
-    if node.op == "linear" and position == 0:
+    if matrices(node) and position == 0:
         return activation_format(weights[node.params[0]])
     return "bf16" if node.op == "attention" and position == 0 else F32
 
@@ -68,6 +68,7 @@ def _own_format(node: Node, formats: set[str]) -> str:
     able = {
         "rmsnorm": formats,
         "silu_mul": formats,
+        "experts_gated": formats,
         "attention": formats & {F32, "bf16"},
     }.get(node.op, set())
     return min(able) if len(formats) == 1 and able else F32

@@ -64,9 +64,21 @@ OPS: dict[str, Op] = {
     ),
     "add": Op((2,), (0,), (), "a + b"),
     "silu_mul": Op((2,), (0,), ("activation",), "silu(gate) * up, or another activation's"),
+    "route": Op((1,), (0,), ("experts", "chosen", "normed"), "a row's chosen experts and weights"),
+    "experts_gated": Op(
+        (2,), (2,), ("experts", "chosen", "activation"), "activation(gate x) * (up x) by expert"
+    ),
+    "experts_sum": Op((3,), (1,), ("experts", "chosen"), "weighted sum over experts + a residual"),
     "convert": Op((1,), (0,), ("out",), "the same values as bf16"),
     "quantize": Op((1,), (0,), ("out",), "int8 with a scale per row and group"),
 }
+
+
+def matrices(node: Node) -> tuple[str, ...]:
+    """The parameters that a node multiplies by: divided over chiplets, in a format of weights."""
+    if node.op == "linear":
+        return node.params[:1]
+    return node.params if node.op.startswith("experts_") else ()
 
 
 @dataclass(frozen=True)

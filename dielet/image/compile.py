@@ -17,7 +17,7 @@ from dielet.checkpoint.names import EMBEDDING
 from dielet.checkpoint.open import open_checkpoint, open_random
 from dielet.checkpoint.roles import read_roles
 from dielet.checkpoint.source import Source
-from dielet.errors import UsageError
+from dielet.errors import DamagedFile
 from dielet.formats.packed import PANEL, WeightFormat, pack
 from dielet.formats.quantize import quantize_rows
 from dielet.image.appear import appearing
@@ -130,9 +130,12 @@ class _Writer:
         if share.K:
             fmt = WeightFormat.parse(share.format)
             inputs = None if share.K == source.K else (share.k_lo, share.k_lo + share.K)
-            yield from self._counted(packed_bytes(source, fmt, share.lo, share.hi, inputs))
+            outputs = source.N // share.experts
+            for expert in range(share.experts):
+                lo, hi = (expert * outputs + edge for edge in (share.lo, share.hi))
+                yield from self._counted(packed_bytes(source, fmt, lo, hi, inputs))
         else:
-            yield from self._counted(iter([_vector(source)]))
+            yield from self._counted(iter([_vector(source, self.checkpoint.source)]))
 
     def _table(self) -> None:
         """The embedding, packed like a linear so that a tied head can stream through it."""
@@ -217,10 +220,12 @@ def _part(
     return lambda lo, hi: source.rows(start + lo, start + hi)[:, first:last]
 
 
-def _vector(source: Source) -> NDArray[np.uint8]:
+def _vector(source: Source, where: str) -> NDArray[np.uint8]:
     values = np.ascontiguousarray(source.array(), np.float32).reshape(-1)
     if not np.isfinite(values).all():
-        raise UsageError(f"{source.name} holds NaN or infinity; the checkpoint is damaged")
+        raise DamagedFile(
+            f"{where}: {source.name} holds NaN or infinity; fetch or save the checkpoint again"
+        )
     return values.view(np.uint8)
 
 

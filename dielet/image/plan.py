@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from dielet.checkpoint.names import EMBEDDING
+from dielet.checkpoint.names import EMBEDDING, ROUTER
 from dielet.checkpoint.names import HEAD as HEAD_PARAMETER
 from dielet.checkpoint.spec import ModelSpec
 from dielet.devices import Device, load_device, resized
 from dielet.errors import UsageError
 from dielet.formats.packed import WeightFormat
-from dielet.graph import Graph, assign_formats, fuse, verify_graph
+from dielet.graph import Graph, assign_formats, fuse, matrices, verify_graph
 from dielet.image.capacity import check_capacity, check_shared, memory_by_chiplet
 from dielet.image.formats import Stored, choose_format, default_weights
 from dielet.image.options import CompileOptions
@@ -193,10 +193,12 @@ def _formats(
     spec: ModelSpec, tensors: Mapping[str, Stored], graph: Graph, options: CompileOptions
 ) -> tuple[dict[str, WeightFormat], str]:
     """The format of every linear and of the embedding; a tied head has the embedding's."""
-    linears = {n.params[0]: tensors[n.params[0]] for n in graph.nodes if n.op == "linear"}
+    linears = {name: tensors[name] for n in graph.nodes for name in matrices(n)}
     weights = options.weights or default_weights(linears)
     group, minimum = options.group, options.minimum
     formats = {name: choose_format(name, t, weights, group, minimum) for name, t in linears.items()}
+    # Which experts are chosen hangs on small differences, and the router is small.
+    formats |= {name: WeightFormat("bf16") for name in linears if name.endswith(ROUTER)}
     formats[EMBEDDING] = choose_format(EMBEDDING, tensors[EMBEDDING], weights, group, minimum, True)
     formats[HEAD_PARAMETER] = (
         formats[EMBEDDING]

@@ -8,7 +8,7 @@ from dielet.checkpoint.spec import ModelSpec
 from dielet.errors import Unsupported
 from dielet.formats.packed import PANEL
 from dielet.graph import Graph, GraphBuilder
-from dielet.models import gemma3_text, llama, mistral, olmo2, phi3, qwen2, qwen3, smollm3
+from dielet.models import gemma3_text, llama, mistral, olmo2, phi3, qwen2, qwen3, qwen3_moe, smollm3
 
 HEAD_UNIT = 16
 FAMILIES: dict[str, Callable[[ModelSpec, GraphBuilder], None]] = {
@@ -19,6 +19,7 @@ FAMILIES: dict[str, Callable[[ModelSpec, GraphBuilder], None]] = {
     "phi3": phi3.decoder,
     "qwen2": qwen2.decoder,
     "qwen3": qwen3.decoder,
+    "qwen3_moe": qwen3_moe.decoder,
     "smollm3": smollm3.decoder,
 }
 
@@ -41,6 +42,7 @@ def check_sizes(spec: ModelSpec) -> None:
     units = {
         "hidden size": (spec.hidden, PANEL),
         "intermediate size": (spec.intermediate, PANEL),
+        "expert size": (spec.expert_intermediate, PANEL),
         "head size": (spec.head_dim, HEAD_UNIT),
         "heads times head size": (spec.q_size, PANEL),
         "KV heads times head size": (spec.kv_size, PANEL),

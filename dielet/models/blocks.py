@@ -48,6 +48,15 @@ def feed_forward(spec: ModelSpec, g: GraphBuilder, x: int, residual: int | None 
         return y if residual is None else g.add(residual, y, "add")
 
 
+def mixture(spec: ModelSpec, g: GraphBuilder, x: int, residual: int) -> int:
+    """The residual plus the experts' feed-forwards of the normed `x`, by the router's choice."""
+    with g.scope("mlp"):
+        scores = g.linear(x, "gate", spec.experts)
+        routes = g.route(scores, "route", spec.experts, spec.experts_per_token, spec.experts_normed)
+        inner = spec.expert_intermediate
+        return g.experts(x, routes, residual, "experts", inner, spec.activation)
+
+
 def _linear(spec: ModelSpec, g: GraphBuilder, x: int, part: str, columns: int) -> int:
     """A linear of a layer, inside of its module's scope."""
     return g.linear(x, part.rpartition(".")[2], columns, bias=part in spec.biases)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from dielet.graph import Graph
+from dielet.graph import Graph, Node
 
 Range = tuple[int, int]
 
@@ -29,6 +29,13 @@ class Division:
     graph: Graph
     chiplets: int
     cuts: tuple[Cut, ...]
+
+
+def expert_cut(node: Node, granule: int, chiplets: int) -> Cut:
+    """Every expert's inner size is divided alike; a chiplet's parts of all choices lie together."""
+    chosen = int(node.attrs["chosen"])
+    ranges = share(node.columns // chosen, granule, chiplets)
+    return Cut("columns", tuple((lo * chosen, hi * chosen) for lo, hi in ranges))
 
 
 def share(total: int, granule: int, chiplets: int) -> tuple[Range, ...]:

@@ -15,7 +15,7 @@ import math
 
 from dielet.formats.packed import PANEL
 from dielet.graph import Graph, Node, activation_group
-from dielet.partition.cut import Cut, Range, share
+from dielet.partition.cut import Cut, Range, expert_cut, share
 
 
 def local_cuts(graph: Graph, chiplets: int, split_sums: bool) -> tuple[Cut, ...]:
@@ -37,6 +37,10 @@ class _Cutter:
     def _cut(self, number: int, node: Node) -> Cut:
         if node.op == "linear":
             return self._linear(number, node)
+        if node.op == "experts_gated":
+            return expert_cut(node, self._granule(number, PANEL), self.chiplets)
+        if node.op == "experts_sum":
+            return Cut("columns", share(node.columns, PANEL, self.chiplets))
         if node.op == "silu_mul":
             return self.done[node.inputs[0]]
         if node.op == "attention":

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dielet.errors import UsageError
 from dielet.formats.packed import PANEL
 from dielet.graph import Graph, Node, activation_group
-from dielet.partition.cut import Cut, Division, Range, share
+from dielet.partition.cut import Cut, Division, Range, expert_cut, share
 from dielet.partition.local import local_cuts
 
 PLANS = ("column", "column_row")
@@ -53,6 +53,10 @@ def _column_cut(
         # No group of a gated product may lie on two chiplets.
         granule = max([PANEL, *(_group(user) for user in readers if user.op == "silu_mul")])
         return Cut("columns", share(node.columns, granule, chiplets))
+    if node.op == "experts_gated":
+        return expert_cut(node, max(PANEL, _group(node)), chiplets)
+    if node.op == "experts_sum":
+        return Cut("columns", share(node.columns, PANEL, chiplets))
     if node.op == "silu_mul":
         return cuts[node.inputs[0]]
     if node.op == "attention":

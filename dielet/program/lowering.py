@@ -208,6 +208,64 @@ class Lowering:
         named = {} if activation == "silu" else {"activation": activation}
         return {**self._out(node), **named}, operands
 
+    def _route(
+        self, number: int, node: Node, axis: str, chiplet: int, lo: int, hi: int
+    ) -> tuple[dict[str, Attr], list[Operand]]:
+        attrs = {name: node.attrs[name] for name in ("experts", "chosen", "normed")}
+        operands = [
+            *self._rows(node.inputs[0], "x", lo, hi),
+            *self._rows(number, "y", lo, hi),
+        ]
+        return {**attrs, "row0": lo}, operands
+
+    def _experts_gated(
+        self, number: int, node: Node, axis: str, chiplet: int, lo: int, hi: int
+    ) -> tuple[dict[str, Attr], list[Operand]]:
+        x, routes = node.inputs
+        out = self._out(node)
+        attrs = {
+            **self._experts(node, chiplet),
+            "activation": node.attrs["activation"],
+            "out": out["out"],
+            "out_group": out["group"],
+        }
+        weights = [
+            Operand(role, self._weights(parameter, chiplet)[1], "packed")
+            for role, parameter in zip(("w_gate", "w_up"), node.params, strict=True)
+        ]
+        operands = [*self._all(x, "x"), *self._all(routes, "routes"), *weights]
+        return attrs, [*operands, *self._part(number, "y", lo, hi)]
+
+    def _experts_sum(
+        self, number: int, node: Node, axis: str, chiplet: int, lo: int, hi: int
+    ) -> tuple[dict[str, Attr], list[Operand]]:
+        x, routes, residual = node.inputs
+        chosen = int(node.attrs["chosen"])
+        made = self.division.cuts[x].ranges
+        pieces = [(end - begin) // chosen for begin, end in made if begin < end]
+        attrs = {**self._experts(node, chiplet), "pieces": " ".join(map(str, pieces))}
+        operands = [
+            *self._all(x, "x"),
+            *self._all(routes, "routes"),
+            Operand("w", self._weights(node.params[0], chiplet)[1], "packed"),
+            *self._part(residual, "residual", lo, hi),
+            *self._part(number, "y", lo, hi),
+        ]
+        return attrs, operands
+
+    def _experts(self, node: Node, chiplet: int) -> dict[str, Attr]:
+        """The attributes of what reads the weights of chosen experts."""
+        stored = self._weights(node.params[0], chiplet)[0]
+        fmt = WeightFormat.parse(stored.format)
+        return {
+            "K": stored.K,
+            "format": fmt.kind,
+            "group": fmt.group,
+            "minimum": fmt.minimum,
+            "chosen": node.attrs["chosen"],
+            "experts": node.attrs["experts"],
+        }
+
     def _rotary(
         self, number: int, node: Node, axis: str, chiplet: int, lo: int, hi: int
     ) -> tuple[dict[str, Attr], list[Operand]]:

@@ -9,6 +9,7 @@ from dielet.checkpoint.spec import ModelSpec
 from dielet.errors import InternalError
 from dielet.formats.cache import position_bytes
 from dielet.formats.packed import PANEL, WeightFormat
+from dielet.graph import matrices
 from dielet.partition import Division
 from dielet.program.types import Region
 
@@ -23,7 +24,8 @@ def aligned(nbytes: int, unit: int = LINE) -> int:
 class Share:
     """One chiplet's part of a parameter: outputs [lo, hi) of inputs [k_lo, k_lo + K).
 
-    K = 0: an f32 vector of hi - lo, undivided.
+    K = 0: an f32 vector of hi - lo, undivided.  Of a mixture's parameter these outputs of all
+    `experts`, one after the other.
     """
 
     parameter: str
@@ -35,6 +37,7 @@ class Share:
     offset: int
     nbytes: int
     k_lo: int = 0
+    experts: int = 1
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def plan_weights(
         for node, cut in zip(graph.nodes, division.cuts, strict=True):
             for parameter in node.params:
                 lo, hi = cut.ranges[chiplet]
-                matrix = node.op == "linear" and parameter == node.params[0]
+                matrix = parameter in matrices(node)
                 if parameter in skip or (not matrix and chiplet):
                     continue
                 if not matrix:
@@ -81,9 +84,17 @@ def plan_weights(
                     K, k_lo = graph.nodes[node.inputs[0]].columns, 0
                     if cut.axis == "inputs":
                         lo, hi, K, k_lo = 0, node.columns, hi - lo, lo
+                    experts = int(node.attrs.get("experts", 1))
+                    chosen = int(node.attrs.get("chosen", 1))
+                    if node.op == "experts_gated":
+                        lo, hi = lo // chosen, hi // chosen
+                    if node.op == "experts_sum":
+                        K //= chosen
                     fmt = formats[parameter]
-                    nbytes = fmt.nbytes(hi - lo, K)
-                    share = Share(parameter, chiplet, lo, hi, K, fmt.name, offset, nbytes, k_lo)
+                    nbytes = experts * fmt.nbytes(hi - lo, K)
+                    share = Share(
+                        parameter, chiplet, lo, hi, K, fmt.name, offset, nbytes, k_lo, experts
+                    )
                 else:
                     continue
                 shares.append(share)

@@ -6,7 +6,7 @@ import itertools
 
 from dielet.devices import Device
 from dielet.formats.packed import PANEL
-from dielet.graph import Node
+from dielet.graph import Node, matrices
 from dielet.partition import Cut, Division, Range, kv_range
 from dielet.program.buffers import make_buffer
 from dielet.program.lowering import Lowering, Placement, Shape
@@ -40,7 +40,7 @@ class SendingLowering(Lowering):
         self.vectors: dict[tuple[str, int], Region] = {}
         self.corners: dict[int, tuple[int, Ring]] = {}
         self.vector_nodes = [
-            n for n, node in enumerate(self.graph.nodes) if node.params and node.op != "linear"
+            n for n, node in enumerate(self.graph.nodes) if node.params and not matrices(node)
         ]
         self.parts: dict[tuple[int, str], int] = {}
         self.slots = kv_slots(division)
@@ -139,6 +139,10 @@ class SendingLowering(Lowering):
         node, cut = self.graph.nodes[user], self.division.cuts[user]
         lo, hi = cut.ranges[chiplet]
         columns = self.graph.nodes[number].columns
+        if node.op == "experts_sum" and number == node.inputs[2]:
+            return lo, hi
+        if node.op.startswith("experts_"):
+            return (0, columns) if lo < hi else (0, 0)
         if node.op == "linear":
             if len(node.inputs) == 2 and number == node.inputs[1] and cut.axis == "inputs":
                 return (0, columns) if chiplet == 0 else (0, 0)

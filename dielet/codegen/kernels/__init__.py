@@ -11,6 +11,7 @@ from dielet.codegen.kernel import Kernel, KernelKey
 from dielet.codegen.kernels import (
     attention,
     attention_int8,
+    experts,
     linear,
     rotary,
     rowwise,
@@ -30,6 +31,9 @@ FAMILIES: dict[str, tuple[type[Any], Callable[[Kernel, Target, Any], None]]] = {
     "rotary": (rotary.Rotary, rotary.rotary),
     "kv_append": (rotary.KvAppend, rotary.kv_append),
     "attention": (attention.Attention, attention_int8.attention),
+    "route": (experts.Route, experts.route),
+    "experts_gated": (experts.ExpertsGated, experts.experts_gated),
+    "experts_sum": (experts.ExpertsSum, experts.experts_sum),
     "embed": (tokens.Embed, tokens.embed),
     "select": (tokens.Select, tokens.select),
     "copy": (transfer.Copy, transfer.copy),

@@ -1,6 +1,6 @@
 """The command set: one entry per command, the table `ENTRIES`."""
 
-from dielet.program.commands import attention, elementwise, linear, transfer
+from dielet.program.commands import attention, elementwise, experts, linear, transfer
 from dielet.program.commands.entry import ENTRIES, Entry, Run, Values, by_kind
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "attention",
     "by_kind",
     "elementwise",
+    "experts",
     "linear",
     "transfer",
 ]

@@ -53,6 +53,14 @@ class OneOf:
         return any(type(value) is type(known) and value == known for known in self.values)
 
 
+class Shares:
+    """Sizes in whole panels, as text: "96 64"."""
+
+    def holds(self, value: object) -> bool:
+        words = value.split() if type(value) is str else []
+        return bool(words) and all(w.isdecimal() and int(w) % PANEL == 0 < int(w) for w in words)
+
+
 FLAG = OneOf(False, True)
 ATTRIBUTES: dict[str, Range] = {
     "D": Whole(2, 1 << 12, 2),
@@ -62,8 +70,10 @@ ATTRIBUTES: dict[str, Range] = {
     "activation": OneOf(*ACTIVATIONS),
     "batch": FLAG,
     "bias": FLAG,
+    "chosen": Whole(1, 1 << 12),
     "count": Whole(1, TERMS),
     "eps": Real(0.0, 1.0),
+    "experts": Whole(1, 1 << 12),
     "extent": OneOf("all", "rows", "positions"),
     "first_column": Whole(0, 1 << 22),
     "format": OneOf(*get_args(Kind)),
@@ -71,7 +81,10 @@ ATTRIBUTES: dict[str, Range] = {
     "kv": OneOf(*KV_FORMATS),
     "minimum": FLAG,
     "norm": FLAG,
+    "normed": FLAG,
     "out": OneOf("f32", "bf16", "int8"),
+    "out_group": OneOf(0, *GROUPS),
+    "pieces": Shares(),
     "residual": FLAG,
     "row0": Whole(0, 1 << 12),
     "scale": Real(-1e9, 1e9),
