@@ -10,7 +10,7 @@ from dielet.checkpoint.filemap import read_small
 from dielet.checkpoint.names import shown
 from dielet.checkpoint.rope_config import rope_fields
 from dielet.checkpoint.spec import SUPPORTED_MODEL_TYPES, ModelSpec, unsupported_model_type
-from dielet.errors import DamagedFile, DieletError, Unsupported
+from dielet.errors import DamagedFile, DieletError, Unsupported, UsageError
 
 _REQUIRED = object()
 
@@ -109,7 +109,8 @@ def spec_from_config(config: Entries, name: str, more_eos: Iterable[int] = ()) -
             name=name,
         )
     except DieletError as error:
-        raise type(error)(f"{config.where}: {error}") from error
+        kind = DamagedFile if isinstance(error, UsageError) else type(error)
+        raise kind(f"{config.where}: {error}") from error
 
 
 def _refuse_unsupported(config: Entries) -> None:

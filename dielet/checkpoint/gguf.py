@@ -23,7 +23,7 @@ from dielet.checkpoint.names import (
 from dielet.checkpoint.source import Source
 from dielet.checkpoint.spec import ModelSpec
 from dielet.checkpoint.stored import Stored, ordered
-from dielet.errors import DamagedFile, DieletError, Unsupported
+from dielet.errors import DamagedFile, DieletError, Unsupported, UsageError
 
 _ROPE_FACTORS = "rope_freqs.weight"
 _LONGROPE_FACTORS = {f"{n}_factor": f"rope_factors_{n}.weight" for n in ("short", "long")}
@@ -146,7 +146,8 @@ def gguf_spec(file: GgufFile) -> ModelSpec:
     except DieletError as error:
         if str(file.path) in str(error):
             raise
-        raise type(error)(f"{file.path}: {error}") from error
+        kind = DamagedFile if isinstance(error, UsageError) else type(error)
+        raise kind(f"{file.path}: {error}") from error
 
 
 def _biases(file: GgufFile) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ class ChatTemplate:
 
         `variables` (enable_thinking, ...) are passed on to the template, as are the strings of
         the special tokens.  Raises UsageError with the template's own words when it refuses
-        the messages.
+        the messages, DamagedFile when it fails on the plainest ones too.
         """
         from dielet.generate import sandbox
 
@@ -60,10 +60,26 @@ class ChatTemplate:
             raise UsageError(f"{self._source} refuses these messages: {_one_line(error)}") from None
         # Templates raise anything, as above; of ours, nothing but their data runs in there.
         except Exception as error:
+            what = f"{type(error).__name__}: {_one_line(error)}"
+            if self._fails_on({**names, "messages": [{"role": "user", "content": "hello"}]}):
+                raise DamagedFile(
+                    f"{self._source} fails on any messages: {what}; correct it and compile again, "
+                    "or pass raw text"
+                ) from None
             raise UsageError(
-                f"{self._source} fails on these messages: {type(error).__name__}: "
-                f"{_one_line(error)}; correct the template or pass raw text"
+                f"{self._source} fails on these messages: {what}; change them or pass raw text"
             ) from None
+
+    def _fails_on(self, names: Mapping[str, Any]) -> bool:
+        from dielet.generate import sandbox
+
+        try:
+            sandbox.render(self._code, dict(names))
+        except sandbox.Refusal:
+            return False  # in its own words, so it works
+        except Exception:
+            return True
+        return False
 
 
 def _one_line(error: Exception) -> str:

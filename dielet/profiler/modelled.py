@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dielet import __version__
 from dielet.devices import Device
-from dielet.errors import UsageError
+from dielet.errors import DieletError, UsageError
 from dielet.profiler.host import HostSlice
 from dielet.profiler.tracks import Place
 from dielet.profiler.work import Peaks
@@ -57,8 +57,8 @@ def write_modelled(
 ) -> Written:
     """Write the traces of `executions`, in order of time, on `device`; see `TraceWriter`.
 
-    model: its name, for the trace's attributes.  Raises UsageError when there is nothing to write
-    or the folder cannot be made.
+    model: its name, for the trace's attributes.  Raises UsageError when there is nothing to write,
+    DieletError when the folder cannot be made.
     """
     if not executions:
         raise UsageError("there are no executions to write a trace of")
@@ -66,7 +66,7 @@ def write_modelled(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{folder} cannot be made: {error.strerror}; choose another") from None
+        raise DieletError(f"{folder} cannot be made: {error.strerror}; choose another") from None
     chiplets = max(execution.program.chiplets for execution in executions)
     source = Source(Place(device, "modelled", chiplets), Peaks.of(device))
     last = max(execution.end for execution in executions)

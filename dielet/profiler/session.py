@@ -8,6 +8,7 @@ import os
 import platform
 import signal
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import asdict, dataclass, replace
@@ -18,7 +19,7 @@ from typing import Any
 
 from dielet import __version__, profiling
 from dielet.devices import Device
-from dielet.errors import UsageError
+from dielet.errors import DieletError, UsageError
 from dielet.host.limits import probes, read_bandwidth
 from dielet.host.runtime import Runtime
 from dielet.profiler.recorder import Recorder, instances
@@ -104,7 +105,8 @@ class Session:
     def start(self) -> Session:
         """Begin to record, from nothing.
 
-        Raises UsageError when another session is running; one that began with the process
+        Raises DieletError when its directory cannot be written, UsageError when another session is
+        running; one that began with the process
         (DIELET_PROFILER, profiler=True) makes way, and what it has recorded is forgotten.
         """
         global _running
@@ -117,9 +119,12 @@ class Session:
                 _running._abandon()
             try:
                 self.output_dir.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=self.output_dir):
+                    pass  # better to know it now than when there is something to write
             except OSError as error:
-                raise UsageError(
-                    f"output_dir {self.output_dir} cannot be made: {error.strerror}; choose another"
+                raise DieletError(
+                    f"output_dir {self.output_dir} cannot be made or written: {error.strerror}; "
+                    "choose another"
                 ) from None
             self.files, self._summary = [], None
             self._stem = free_stem(self.output_dir, self.prefix)

@@ -357,3 +357,20 @@ def test_directories_without_weights(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(Unsupported, match=r"pytorch_model\.bin, a pickle"):
         open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"hidden_size": 10**12}, "hidden is 1000000000000"),
+        ({"num_key_value_heads": 3}, "not a multiple of kv_heads 3"),
+        ({"rms_norm_eps": 7.0}, "norm_eps is 7.0"),
+        ({"eos_token_id": 10**6}, "eos_ids 1000000 is outside the vocabulary"),
+    ],
+)
+def test_an_absurd_configuration_is_damage_not_a_wrong_command(tmp_path, changes, complaint):
+    folder = save(tmp_path / "a")
+    edit(folder / "config.json", **changes)
+    with pytest.raises(DamagedFile, match=complaint) as caught:
+        open_config(folder)
+    assert str(folder / "config.json") in str(caught.value)

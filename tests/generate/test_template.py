@@ -4,7 +4,7 @@ import datetime
 
 import pytest
 
-from dielet.errors import DamagedFile, UsageError
+from dielet.errors import DamagedFile, DieletError, UsageError
 from dielet.generate import sandbox
 from dielet.generate.template import ChatTemplate
 
@@ -92,7 +92,7 @@ def test_a_key_without_a_value_is_as_good_as_missing():
     ],
 )
 def test_a_template_cannot_leave_its_sandbox(template):
-    with pytest.raises(UsageError, match=r"t (refuses|fails on) these"):
+    with pytest.raises(DieletError, match=r"t (refuses these|fails on any) messages"):
         ChatTemplate(template, "t", {}).render(CHAT)
 
 
@@ -109,11 +109,17 @@ def test_a_template_cannot_leave_its_sandbox(template):
     ],
 )
 def test_whatever_a_template_causes_is_one_line_that_names_it(template):
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(DamagedFile) as error:
         ChatTemplate(template, "m/chat_template.jinja", {}).render(CHAT)
     text = str(error.value)
-    assert text.startswith("m/chat_template.jinja fails on these messages: ")
+    assert text.startswith("m/chat_template.jinja fails on any messages: ")
     assert "\n" not in text and "pass raw text" in text
+
+
+def test_messages_are_blamed_where_plain_ones_work():
+    template = ChatTemplate("{{ messages[0].content + 'x' }}", "m/chat_template.jinja", {})
+    with pytest.raises(UsageError, match=r"fails on these messages: TypeError: .*change them"):
+        template.render([{"role": "user", "content": ["a", "list"]}])
 
 
 @pytest.mark.parametrize("template", ["{% break %}", "{{" + "(" * 5000, "{% for a in b %}" * 30])
@@ -159,7 +165,7 @@ BIG = "{% set b = 'x' * 10000000 %}"
 )
 def test_a_template_can_neither_run_without_end_nor_fill_the_memory(monkeypatch, template):
     monkeypatch.setattr(sandbox, "MOST_STEPS", 100_000)
-    with pytest.raises(UsageError, match=r"t fails on these messages: Limit: it \w+ "):
+    with pytest.raises(DamagedFile, match=r"t fails on any messages: Limit: it \w+ "):
         ChatTemplate(template, "t", {}).render(CHAT)
 
 

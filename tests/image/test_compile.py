@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,15 @@ import numpy as np
 import pytest
 
 from dielet.checkpoint.random import RandomCheckpoint
-from dielet.errors import CapacityError, DieletError, NumericError, Unsupported, UsageError
+from dielet.checkpoint.source import Source
+from dielet.errors import (
+    CapacityError,
+    DamagedFile,
+    DieletError,
+    NumericError,
+    Unsupported,
+    UsageError,
+)
 from dielet.formats.packed import WeightFormat
 from dielet.image import CompileOptions, compile_checkpoint, open_directory, read_manifest
 from dielet.image.file import HashingWriter
@@ -382,3 +391,13 @@ def test_a_model_of_odd_length_compiles_by_default(tmp_path: Path) -> None:
     spec = msgspec.structs.replace(QWEN, max_position=2000)
     compile_checkpoint(RandomCheckpoint(spec, 7), tmp_path / "m", CompileOptions(layers=1))
     assert open_directory(tmp_path / "m").manifest.max_seq_len == 1984
+
+
+def test_nan_in_a_norm_is_damage_and_names_the_checkpoint(tmp_path: Path) -> None:
+    class Damaged(RandomCheckpoint):
+        def tensor(self, name: str) -> Source:
+            source = super().tensor(name)
+            return replace(source, centre=np.nan) if name == "model.model.norm.weight" else source
+
+    with pytest.raises(DamagedFile, match=r"random.*: model\.model\.norm\.weight holds NaN"):
+        compile_checkpoint(Damaged(QWEN, 1), tmp_path / "m", options())
