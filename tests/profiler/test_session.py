@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import dielet
-from dielet.errors import UsageError
+from dielet.errors import DieletError, UsageError
 from dielet.generate.session import Model
 from dielet.profiler.names import parse
 from dielet.profiler.session import Session
@@ -92,8 +92,9 @@ def test_bad_arguments(tmp_path: Path) -> None:
         with pytest.raises(UsageError):
             Session(tmp_path, **bad)  # type: ignore[arg-type]
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot be made"):
+    with pytest.raises(DieletError, match="cannot be made") as caught:
         Session(tmp_path / "file" / "out").start()
+    assert not isinstance(caught.value, UsageError)  # the command line was right
 
 
 def test_prefix_single_files_and_compression(model: Model, tmp_path: Path) -> None:
