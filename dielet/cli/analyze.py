@@ -46,6 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--what-if", action="append", default=[], metavar="KIND=FACTOR",
         help="what a run would take if these commands, or this engine, took FACTOR of their time",
     )  # fmt: skip
+    parser.add_argument(
+        "--html", type=place, metavar="OUT.html",
+        help="write a report for the browser: one file, without anything outside it",
+    )  # fmt: skip
     parser.add_argument("--csv", type=place, metavar="DIR", help="write all tables as CSV")
     parser.add_argument("--parquet", type=place, metavar="DIR", help="write all tables as Parquet")
     parser.add_argument(
@@ -118,7 +122,7 @@ def _programs(args: argparse.Namespace, console: Console) -> int:
         raise UsageError(
             f"{args.trace} is a directory; give a trace, or another compiled model with --diff"
         )
-    for name in ("budget", "csv", "parquet", "sql", "window"):
+    for name in ("budget", "html", "csv", "parquet", "sql", "window"):
         if getattr(args, name) is not None:
             raise UsageError(f"--{name} needs a trace; {args.trace} is a directory")
     diff = compare_programs(args.diff, args.trace)
@@ -130,6 +134,10 @@ def _programs(args: argparse.Namespace, console: Console) -> int:
 def _write(args: argparse.Namespace, console: Console, done: Analyzed) -> None:
     from dielet.analysis.export import write_csv, write_parquet
 
+    if args.html is not None:
+        from dielet.analysis.html import write_html
+
+        console.note(f"report: {write_html(done, args.html)}")
     for folder, write in ((args.csv, write_csv), (args.parquet, write_parquet)):
         if folder is not None:
             files = write(done.table, done.steps, done.found, folder)
