@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what the code makes now into tests/golden instead of comparing with it",
     )
+
+
+@pytest.fixture
+def usual_signals() -> Iterator[None]:
+    """For a test that sends signals, to this process or a child: `nohup pytest &` ignores some,
+    and children inherit that."""
+    usual = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGHUP: signal.SIG_DFL,
+        signal.SIGTERM: signal.SIG_DFL,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

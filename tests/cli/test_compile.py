@@ -156,6 +156,7 @@ def test_what_could_not_be_run_is_not_compiled(dielet, source, tmp_path, name, c
     assert list(tmp_path.iterdir()) == [broken]
 
 
+@pytest.mark.usefixtures("usual_signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_compilation_that_is_ended_leaves_nothing(dielet, source, tmp_path, monkeypatch, number):
     @contextmanager

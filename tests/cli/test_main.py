@@ -121,6 +121,7 @@ def test_what_ends_a_command_has_its_code(dielet, monkeypatch, error, code, mess
     assert message in spoken.err and spoken.err.count("\n") == 1
 
 
+@pytest.mark.usefixtures("usual_signals")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_a_command_as_ctrl_c_does(dielet, monkeypatch, number, code):
     import dielet.cli.doctor as doctor
@@ -142,6 +143,7 @@ def test_a_signal_ends_a_command_as_ctrl_c_does(dielet, monkeypatch, number, cod
     assert signal.getsignal(number) is signal.SIG_DFL
 
 
+@pytest.mark.usefixtures("usual_signals")
 def test_a_signal_that_is_ignored_stays_ignored(dielet, monkeypatch):
     import dielet.cli.doctor as doctor
 

@@ -133,6 +133,7 @@ def start(tmp_path, *argv):
     )
 
 
+@pytest.mark.usefixtures("usual_signals")
 @pytest.mark.parametrize("program", ["run", "board"])
 def test_an_interrupt_ends_with_130_and_the_text_so_far(tmp_path, program):
     with start(tmp_path, program) as process:
@@ -146,6 +147,7 @@ def test_an_interrupt_ends_with_130_and_the_text_so_far(tmp_path, program):
     assert b"Traceback" not in err
 
 
+@pytest.mark.usefixtures("usual_signals")
 def test_an_interrupted_answer_is_still_one_json_object(tmp_path):
     import json
 

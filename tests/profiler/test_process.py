@@ -14,6 +14,8 @@ import pytest
 import dielet
 from tests.profiler.oracle import Trace, read
 
+pytestmark = pytest.mark.usefixtures("usual_signals")
+
 SCRIPT = """
 import sys, os, signal, time
 import dielet
