@@ -10,6 +10,7 @@ from time import perf_counter
 
 import numpy as np
 
+from dielet.checkpoint.spec import ModelSpec
 from dielet.errors import UsageError
 from dielet.host.limits import READ_BYTES, probes
 from dielet.host.memory import Bytes, address, anonymous
@@ -127,15 +128,31 @@ def decode_beside_probe(
 
 def decode_bytes(runtime: Runtime, context: int) -> int:
     """Bytes that one decode step reads with `context` tokens in the cache."""
-    return runtime.weight_bytes_per_token + context * runtime.layout.bytes_per_token()
+    spec = runtime.spec
+    seen = sum(_seen(spec, layer, context) for layer in range(spec.layers))
+    return runtime.weight_bytes_per_token + seen * runtime.layout.bytes_per_token() // spec.layers
 
 
 def prefill_operations(runtime: Runtime, tokens: int) -> int:
     """Multiplications and additions of the decoder over a prompt: linears, and causal attention."""
     spec = runtime.spec
-    linears = spec.hidden * 2 * (spec.q_size + spec.kv_size) + 3 * spec.hidden * spec.intermediate
-    seen = tokens * (tokens + 1) // 2
-    return spec.layers * (2 * tokens * linears + 4 * seen * spec.q_size)
+    total = 0
+    for layer in range(spec.layers):
+        weights = spec.hidden * 2 * (spec.q_size + spec.kv_size)
+        if spec.is_mixture(layer):
+            experts = 3 * spec.experts_per_token * spec.expert_intermediate
+            weights += spec.hidden * (spec.experts + experts)
+        else:
+            weights += 3 * spec.hidden * spec.intermediate
+        width = _seen(spec, layer, tokens)
+        seen = width * (width + 1) // 2 + (tokens - width) * width
+        total += 2 * tokens * weights + 4 * seen * spec.q_size
+    return total
+
+
+def _seen(spec: ModelSpec, layer: int, context: int) -> int:
+    """Of so many tokens, those that the last one sees in a layer."""
+    return min(context, spec.window) if layer in spec.windowed else context
 
 
 def _ids(runtime: Runtime, count: int) -> np.ndarray:

@@ -26,6 +26,7 @@ from dielet.image import ModelFiles, open_directory
 from dielet.image.options import MAX_BATCH
 from dielet.image.plan import HEAD_ROWS
 from dielet.program import KvLayout, Program, Region, verify_commands, verify_program
+from dielet.program.commands import ENTRIES
 from dielet.program.select import program_name, rung_for
 from dielet.program.types import SPACES
 
@@ -277,8 +278,18 @@ class Runtime:
 
     @property
     def weight_bytes_per_token(self) -> int:
-        """Weight bytes that one decode step reads: the decoder once, the head once."""
-        return self.files.decoder.table.data_nbytes + sum(
+        """Weight bytes that one decode step reads: the decoder once, of mixtures the chosen
+        experts alone, and the head once."""
+        decoder = self.files.decoder.table.data_nbytes
+        if self.spec.experts:
+            name = next(p.name for p in self.manifest.programs if p.name.startswith("decode_1_"))
+            decoder -= sum(
+                operand.region.nbytes - ENTRIES[command.kind].moved(command, operand, None)
+                for command in self.files.program(name).commands
+                for operand in command.operands
+                if operand.dtype == "packed"
+            )
+        return decoder + sum(
             operand.region.nbytes
             for command in self.files.program("head_1").commands
             for operand in command.operands

@@ -10,8 +10,8 @@ import pytest
 from dielet.codegen import compile_kernels, host_target
 from dielet.host.tables import kernel_key
 from dielet.program import check_happens_before, verify_program
-from dielet.program.commands import Run
-from dielet.program.interpret import execute
+from dielet.program.commands import ENTRIES, Run
+from dielet.program.interpret import execute, view
 from tests.families import FAMILIES, spec_of
 from tests.models import Bench, compiled, outside, plan
 from tests.program.devices import CASES, given
@@ -64,3 +64,34 @@ def test_kernels_agree_with_meanings(tmp_path: Path, name: str, weights: str, ca
                 compare(command, found, memory, run.valid)
         result = "logits" if program.phase == "head" else "hidden_out"
         assert np.isfinite(outside(program, memory, result)[: run.valid, :331]).all()
+
+
+def test_a_row_reads_its_chosen_experts_alone(tmp_path: Path) -> None:
+    """The weights of all others may be anything, and are not counted."""
+    files = compiled(tmp_path / "m", spec_of("qwen3_moe"), weights="bf16", chiplets=2)
+    bench, run = Bench.of(files), Run(0, 1)
+    program = files.program("decode_1_kv64")
+    memory = bench.memory(program)
+    memory["weights"] = memory["weights"].copy()
+    bench.give(program, memory, np.array([7], np.int32))
+    keys = [kernel_key(c) for c in program.commands]
+    library = compile_kernels(keys, host_target(), tmp_path / "cache")
+    poisoned = 0
+    for command in program.commands:
+        packed = [o for o in command.operands if o.dtype == "packed" and "experts" in command.attrs]
+        for operand in packed:
+            cost = ENTRIES[command.kind].cost(command, run)
+            assert cost.reads[operand.role] * 8 == operand.region.nbytes * 3
+            chosen = view(command.operand("routes"), memory)[0, :3].astype(int)
+            weights = view(operand, memory).reshape(8, -1)
+            weights[[e for e in range(8) if e not in chosen]] = 0xFF  # NaN in bf16
+            poisoned += 1
+        found = run_kernel(
+            library.address(kernel_key(command)), command, memory, run, program.sizes["kv"]
+        )
+        execute(command, memory, run, program.sizes["kv"])
+        if packed:
+            assert np.isfinite(found["y"]).all() or found["y"].dtype != np.float32
+            compare(command, found, memory, 1)
+    assert poisoned == 2 * 3 * 2  # layers, matrices, chiplets
+    assert np.isfinite(outside(program, memory, "hidden_out")).all()
