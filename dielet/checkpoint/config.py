@@ -109,6 +109,8 @@ def spec_from_config(config: Entries, name: str, more_eos: Iterable[int] = ()) -
             name=name,
         )
     except DieletError as error:
+        if str(error).startswith(config.where):
+            raise
         kind = DamagedFile if isinstance(error, UsageError) else type(error)
         raise kind(f"{config.where}: {error}") from error
 

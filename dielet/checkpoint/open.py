@@ -104,5 +104,6 @@ def _from_hub(hub_id: str, wanted: list[str]) -> Path:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     raise MissingFile(
         f"{hub_id} is neither a directory here nor in the Hugging Face cache, and could not be "
-        f"fetched: {reason[:200]}"
+        f"fetched: {reason[:200]}; check the name and the connection, or fetch it elsewhere and "
+        "name its directory"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,18 @@ from dielet.cli.parser import CommandLineError
 from dielet.errors import DieletError, UsageError
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+SCRIPTS = "dielet exec"
+# Arguments by their Python names: those with a _ anywhere, words only where they are meant.
+_LONG = (
+    "max_new_tokens|top_k|top_p|min_p|repetition_penalty|max_seq_len|prefill_chunk|kv_ladder|"
+    "batch_sizes|num_devices|random_weights"
+)
+_WORDS = "temperature|seed|stop|system|thinking|raw|speculate|threads|group|minimum|layers|chiplets"
+_ARGUMENT = re.compile(
+    rf"\b({_LONG})\b"
+    rf"|^({_WORDS})(?= (is|has|needs|takes|goes|must|\d))|(?<=leave )({_WORDS})(?= out)"
+)
+_TYPED = {"thinking": "--no-thinking"}
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -47,8 +60,22 @@ def finish(program: str, console: Console, command: Callable[[], int], debug: bo
             console.error(traceback.format_exc().rstrip("\n"))
         if isinstance(error, CommandLineError):
             console.error(error.usage)
-        code = USAGE if isinstance(error, UsageError) else FAILED
-        return report(program, console, describe(error), code, type(error).__name__)
+        code, message = FAILED, describe(error)
+        if isinstance(error, UsageError):
+            code = USAGE
+            # A script's own words are Python.
+            message = message if program == SCRIPTS else as_typed(message)
+        return report(program, console, message, code, type(error).__name__)
+
+
+def as_typed(message: str) -> str:
+    """An error about an argument in Python, as it is for one on the command line."""
+
+    def typed(match: re.Match[str]) -> str:
+        name = match[0]
+        return _TYPED.get(name, "--" + name.replace("_", "-"))
+
+    return _ARGUMENT.sub(typed, message)
 
 
 @contextmanager

@@ -25,10 +25,16 @@ def open_model(
     options: CompileOptions | None = None,
 ) -> Model:
     """Load the model directory `src`; anything else is compiled into the user's cache first."""
-    from dielet.generate.session import is_model_directory, load
+    from dielet.generate.session import MANIFEST, is_model_directory, load
+    from dielet.image.names import DECODER
 
     if is_model_directory(Path(src)):
         return load(src, threads)
+    if (Path(src) / DECODER).is_file():
+        raise MissingFile(
+            f"{src} has {DECODER} but no {MANIFEST}, so it is not all of a compiled model; compile "
+            "it again"
+        )
     from dielet.generate.compiling import cached_directory
     from dielet.image import CompileOptions, open_source
 

@@ -56,11 +56,12 @@ def run(args: argparse.Namespace, console: Console) -> int:
     }
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
     with open_model(args.model or args.model_dir, console, args.threads) as model:
-        warn_of_no_effect(model, options, console)
         with profiled(args.profile, args.compress, console) as session:
             if prompt is None:
                 return chat(model, options, console)
-            result = speak(model.stream(prompt, **options), console)
+            stream = model.stream(prompt, **options)
+            warn_of_no_effect(model, options, console)
+            result = speak(stream, console)
         return report(result, session, console)
 
 
@@ -101,6 +102,7 @@ def chat(model: Model, options: dict[str, Any], console: Console) -> int:
     if options.get("raw"):
         raise UsageError("--raw continues one prompt; give it with -p")
     conversation = Chat(model, **options)
+    warn_of_no_effect(model, options, console)
     interactive = sys.stdin.isatty()
     if interactive:
         enable_line_editing()

@@ -374,3 +374,10 @@ def test_an_absurd_configuration_is_damage_not_a_wrong_command(tmp_path, changes
     with pytest.raises(DamagedFile, match=complaint) as caught:
         open_config(folder)
     assert str(folder / "config.json") in str(caught.value)
+
+
+def test_a_complaint_names_its_file_once(tmp_path):
+    folder = save(tmp_path / "a", eos_token_id=-1)
+    with pytest.raises(DamagedFile, match="eos_token_id is '-1', not token ids") as caught:
+        open_config(folder)
+    assert str(caught.value).count(str(folder)) == 1

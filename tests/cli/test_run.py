@@ -168,3 +168,32 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
         err = process.stderr.read()
         assert process.wait(timeout=20) == 0
     assert err == b""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--raw", "--no-thinking"], None),
+        (["--raw", "--system", "x"], "--system needs the chat template, but raw text goes without"),
+        (["--top-k", -1, "--temperature", 1], "--top-k is -1"),
+        (["--top-p", 2], "--top-p is 2.0"),
+        (["--max-new-tokens", 0], "--max-new-tokens is 0"),
+        (["--speculate", 99], "--speculate is 99"),
+    ],
+)
+def test_errors_name_options_as_they_are_typed(dielet, saying, options, message):
+    spoken = dielet("run", saying("yes"), "-p", "x", *options)
+    if message is None:
+        message = "--no-thinking needs the chat template, but raw text goes without it; leave "
+        assert "leave --no-thinking out" in spoken.err
+    assert spoken.code == 2
+    assert spoken.err.startswith(f"dielet run: error: {message}")  # and no hint before it
+    assert spoken.err.count("\n") == 1
+
+
+def test_a_model_directory_without_its_manifest_is_told_from_a_checkpoint(dielet, tmp_path):
+    (tmp_path / "decoder_model_fixed.img").touch()
+    (tmp_path / "config.json").write_text("{}")
+    spoken = dielet("run", tmp_path, "-p", "x")
+    assert spoken.code == 1
+    assert "has decoder_model_fixed.img but no manifest.json" in spoken.err
