@@ -29,6 +29,11 @@ class Source(ABC):
         """Number format in the file, lower case: "bf16", "f16", "q4_1", "random", ..."""
 
     @property
+    def where(self) -> str:
+        """The file that it is in, if any, for messages."""
+        return ""
+
+    @property
     def N(self) -> int:
         """Rows."""
         return self.shape[0] if len(self.shape) == 2 else 1
@@ -85,6 +90,10 @@ class FileTensor(Source):
     @property
     def kind(self) -> str:
         return self.block.name.lower()
+
+    @property
+    def where(self) -> str:
+        return str(self.file.path)
 
     @cached_property
     def nbytes(self) -> int:
@@ -209,6 +218,10 @@ class Raised(Source):
     @property
     def kind(self) -> str:
         return self.inner.kind
+
+    @property
+    def where(self) -> str:
+        return self.inner.where
 
     def rows(self, lo: int, hi: int) -> NDArray[np.float32]:
         return self.inner.rows(lo, hi) + np.float32(self.by)

@@ -135,7 +135,9 @@ class _Writer:
                 lo, hi = (expert * outputs + edge for edge in (share.lo, share.hi))
                 yield from self._counted(packed_bytes(source, fmt, lo, hi, inputs))
         else:
-            yield from self._counted(iter([_vector(source, self.checkpoint.source)]))
+            yield from self._counted(
+                iter([_vector(source, source.where or self.checkpoint.source)])
+            )
 
     def _table(self) -> None:
         """The embedding, packed like a linear so that a tied head can stream through it."""

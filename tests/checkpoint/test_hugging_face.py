@@ -381,3 +381,14 @@ def test_a_complaint_names_its_file_once(tmp_path):
     with pytest.raises(DamagedFile, match="eos_token_id is '-1', not token ids") as caught:
         open_config(folder)
     assert str(caught.value).count(str(folder)) == 1
+
+
+def test_nan_in_a_norm_names_its_file(tmp_path):
+    from dielet.image import CompileOptions, compile_model
+
+    folder = save(tmp_path / "a")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"][1] = np.nan
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(DamagedFile, match=r"a/model\.safetensors: model\.norm\.weight holds NaN"):
+        compile_model(folder, tmp_path / "out", CompileOptions(max_seq_len=32))
