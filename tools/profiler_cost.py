@@ -65,8 +65,9 @@ def recording(runtime: Runtime, state: State, rounds: int, steps: int) -> tuple[
 def written(folder: Path, recorder: Recorder, runs: list[Execution], compress: bool
             ) -> tuple[float, Written]:  # fmt: skip
     """(processor seconds, what was written) of a merged file."""
-    writer = TraceWriter(folder, "t", _sources(recorder), recorder.last, {}, single=False,
-                         compress=compress)  # fmt: skip
+    commands = recorder.ring.weight
+    writer = TraceWriter(folder, "t", _sources(recorder), recorder.last, {}, commands=commands,
+                         single=False, compress=compress)  # fmt: skip
     begin = time.thread_time()
     done = writer.write(runs)
     return time.thread_time() - begin, done

@@ -66,7 +66,14 @@ class ModelledSession(Session):
         chiplets = max(attached.runtime.manifest.chiplets for attached in used)
         attributes = attributes_of(", ".join(names), [*devices.values()], chiplets, last)
         writer = TraceWriter(
-            self.output_dir, self._stem, sources, last, attributes, single=self.executions
+            self.output_dir,
+            self._stem,
+            sources,
+            last,
+            attributes,
+            commands=sum(len(step.timing.program.commands) for step in steps),
+            single=self.executions,
+            compress=self.compress,
         )
         return writer.write((step.execution() for step in steps), [s.launch for s in steps])
 

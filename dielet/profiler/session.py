@@ -222,6 +222,7 @@ class Session:
             sources,
             recorder.last,
             _attributes(recorder, sources, run_s, lost),
+            commands=recorder.ring.weight,
             single=self.executions,
             compress=self.compress,
         )

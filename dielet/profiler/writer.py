@@ -98,7 +98,7 @@ class TraceWriter:
         last: int,
         attributes: Attributes,
         *,
-        commands: int = 0,
+        commands: int,
         single: bool = True,
         compress: bool | None = None,
     ) -> None:

@@ -12,6 +12,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 from dielet.profiler.names import parse
 
 BEGIN, END, COUNTER = 1, 2, 4
+COMPRESSED = b"\x92\x03"  # the tag of compressed_packets, after that and the length of its packet
 
 
 @dataclass

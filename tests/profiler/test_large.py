@@ -33,7 +33,8 @@ def steps(count: int) -> Iterator[Execution]:
 
 
 def peak_of(folder: Path, count: int) -> int:
-    writer = TraceWriter(folder, str(count), sources(REBEL, 4), count * STEP, {}, single=False)
+    writer = TraceWriter(folder, str(count), sources(REBEL, 4), count * STEP, {},
+                         commands=0, single=False)  # fmt: skip
     tracemalloc.start()
     writer.write(steps(count))
     _, peak = tracemalloc.get_traced_memory()

@@ -8,10 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.profiler.oracle import COMPRESSED
 from tests.profiler.talking import talking
 from tests.profiler.test_process import env, merged
-
-COMPRESSED = b"\x92\x03"  # the tag of compressed_packets, after that and the length of its packet
 
 
 def test_run_with_profile(tmp_path: Path) -> None:
@@ -25,7 +24,7 @@ def test_run_with_profile(tmp_path: Path) -> None:
     files = json.loads(ended.stdout)["profile"]
     assert [Path(f).parent.name for f in files] == ["out"] * 4
     assert merged(tmp_path / "out").attributes["execution_count"] == 3
-    assert all(Path(tmp_path / f).read_bytes()[2:6].find(COMPRESSED) >= 0 for f in files)
+    assert all(Path(tmp_path / f).read_bytes()[2:6].count(COMPRESSED) for f in files)
     assert "ui.perfetto.dev" in ended.stderr
 
 

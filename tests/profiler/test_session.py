@@ -16,7 +16,7 @@ from dielet.errors import DieletError, UsageError
 from dielet.generate.session import Model
 from dielet.profiler.names import parse
 from dielet.profiler.session import Session
-from tests.profiler.oracle import read
+from tests.profiler.oracle import COMPRESSED, read
 from tests.profiler.talking import work
 
 
@@ -103,6 +103,21 @@ def test_prefix_single_files_and_compression(model: Model, tmp_path: Path) -> No
     (path,) = session.files
     assert path.name.startswith("rbln_")
     assert read(path).attributes["execution_count"] == 2
+
+
+def test_large_files_are_compressed(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dielet.profiler import writer
+
+    monkeypatch.setattr(writer, "PLAIN_COMMANDS", 100)
+    for length, large in ((1, False), (6, True)):
+        with Session(tmp_path / str(length)) as session:
+            model.generate("hi", max_new_tokens=length, temperature=0)
+        first, *singles = [COMPRESSED in path.read_bytes()[2:6] for path in session.files]
+        assert (session.summary().commands > 100) == large == first
+        assert not any(singles)
+        read(session.files[0])
 
 
 def test_models_that_must_not_be_profiled(folder: Path, tmp_path: Path) -> None:

@@ -34,7 +34,8 @@ def written(
     count = 1 + max(e.instance for e in executions)
     given_sources = options.pop("sources", None) or sources(REBEL, chiplets, count)
     last = max(e.end for e in executions)
-    writer = TraceWriter(folder, "t", given_sources, last, {}, **options)  # type: ignore[arg-type]
+    commands = sum(len(lane.commands) for run in executions for lane in run.lanes)
+    writer = TraceWriter(folder, "t", given_sources, last, {}, commands=commands, **options)  # type: ignore[arg-type]
     done = writer.write(executions, host or [])
     assert sorted(done.files) == sorted(folder.iterdir())
     return done, [read(path) for path in done.files]
