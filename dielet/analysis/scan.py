@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from dielet.analysis.table import F64, I32, I64
 from dielet.errors import DamagedFile
 from dielet.profiler import perfetto as p
 from dielet.profiler.reader import Trace, read_packets
-from dielet.profiler.scan import fields
+from dielet.profiler.scan import fields, read_varint
 from dielet.program.records import BOUNDS
 
 try:
@@ -26,6 +27,7 @@ except ImportError:
     import zlib as inflate  # type: ignore[no-redef]
 
 _ERRORS: tuple[Any, ...] = (zlib.error, inflate.error)
+_USUAL = 1 << 12  # bytes that most packets fit in
 BLOCK = 32 << 20  # bytes of a plain file that are looked at together
 _MOST_UNPACKED = 64 << 20
 _LEAST_PLAIN, _LEAST_PACKED = 40, 6  # bytes of a file that a slice takes at the very least
@@ -82,34 +84,34 @@ class Scan:
         found: list[tuple[int, int, bytes]] = [(row, 0, body) for row, body in self.others]
         rows = slices if self.row is None else self.row[slices].astype(np.int64)
         block = np.searchsorted([b.first for b in self.blocks], rows, side="right") - 1
-        with self.path.open("rb") as file:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        for number in np.unique(block).tolist():
-            where = self.blocks[number]
-            content: bytes | mmap.mmap = data
-            if where.packed:
-                content = _unpacked(data[where.begin : where.begin + where.length])
-            mine = block == number
-            places = self.place[slices[mine]].astype(np.int64)
-            places += 0 if where.packed else where.begin
-            for row, place in zip(rows[mine].tolist(), places.tolist(), strict=True):
-                found.append((row, 1, _packet_at(content, place)))
-        data.close()
+        with self.path.open("rb", buffering=0) as file:
+            for number in np.unique(block).tolist():
+                where = self.blocks[number]
+                packed = b""
+                if where.packed:
+                    packed = _unpacked(os.pread(file.fileno(), where.length, where.begin))
+                mine = block == number
+                for row, place in zip(rows[mine].tolist(), self.place[slices[mine]], strict=True):
+                    at = int(place)
+                    # Read and not mapped: every look into a mapped file brings many pages with it.
+                    if where.packed:
+                        found.append((row, 1, _packet_at(memoryview(packed)[at:])))
+                    else:
+                        found.append((row, 1, _read(file.fileno(), where.begin + at)))
         found.sort(key=lambda item: item[:2])
         whole = b"".join(p.packet(body) for _, _, body in found)
         return read_packets(np.frombuffer(whole, np.uint8))
 
 
-def _packet_at(data: bytes | mmap.mmap, place: int) -> bytes:
-    """The packet that begins at `place`, without its tag and length."""
-    length = shift = 0
-    at = place + 1
-    while True:
-        byte = data[at]
-        length |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 128:
-            return data[at : at + length]
+def _read(file: int, place: int) -> bytes:
+    """The packet that begins at `place` of a file, without its tag and length."""
+    return _packet_at(os.pread(file, _USUAL, place)) or _packet_at(os.pread(file, BLOCK, place))
+
+
+def _packet_at(data: bytes | memoryview) -> bytes:
+    """The packet that `data` begins with, without its tag and length; empty if it is not whole."""
+    length, at = read_varint(data, 1, len(data))
+    return bytes(data[at : at + length]) if at + length <= len(data) else b""
 
 
 def _unpacked(data: bytes | memoryview) -> bytes:
