@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
@@ -23,6 +24,7 @@ COLS = 2  # vectors of weights in its tile
 LINE = 64
 STREAMS = 4
 AHEAD = 2048  # bytes between a read and its prefetch
+TIMES = 3  # that each probe is timed
 
 # kind: (integer accumulators, operations per 32-bit lane)
 DOTS = {"int8": (True, 8), "bf16": (False, 4), "fp32": (False, 2)}
@@ -124,7 +126,7 @@ class Probes:
         turns = 1000
         start = time.perf_counter()
         loop(operands, turns)
-        turns = max(1, int(turns * seconds / (time.perf_counter() - start)))
+        turns = max(1, int(turns * seconds / TIMES / (time.perf_counter() - start)))
 
         def work(thread: int) -> None:
             loop(operands, turns)
@@ -135,15 +137,19 @@ class Probes:
 
 
 def _together(work: Callable[[int], None], threads: int) -> float:
-    """Seconds from when all threads begin to when the last has ended."""
+    """Seconds from when all threads begin to when the last has ended: the median of three times.
+
+    A thread that was just made may share a core with another for some milliseconds.
+    """
     barrier = threading.Barrier(threads)
-    begun, ended = [0.0] * threads, [0.0] * threads
+    begun, ended = ([[0.0] * threads for _ in range(TIMES)] for _ in range(2))
 
     def one(thread: int) -> None:
-        barrier.wait()
-        begun[thread] = time.perf_counter()
-        work(thread)
-        ended[thread] = time.perf_counter()
+        for turn in range(TIMES):
+            barrier.wait()
+            begun[turn][thread] = time.perf_counter()
+            work(thread)
+            ended[turn][thread] = time.perf_counter()
 
     others = [threading.Thread(target=one, args=(t,)) for t in range(1, threads)]
     for thread in others:
@@ -151,4 +157,4 @@ def _together(work: Callable[[int], None], threads: int) -> float:
     one(0)
     for thread in others:
         thread.join()
-    return max(ended) - min(begun)
+    return median(max(e) - min(b) for b, e in zip(begun, ended, strict=True))

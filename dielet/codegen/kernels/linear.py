@@ -6,18 +6,21 @@ and takes k (bf16) or the groups (int8, int4) one after the other.
 One row reads the weights at the speed of memory, as a few streams far apart. Several rows go
 through register tiles of `height` rows by `cols` vectors, block by block of K: the rows' part of x
 is copied to scratch, with a stride that spreads it over the sets of the cache; sums rest in y
-between blocks; each tile asks for a share of the next panel's weights, and for the next tile's
-place in y. A tile may overhang the last row: what lies there is neither read nor written.
+between blocks; each tile asks for a share of the next panel's weights, and for what the next tile
+reads and writes of y. The rows that are left go through lower tiles, of which the last may
+overhang: what lies there is neither read nor written.
 """
 
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 from dielet.codegen.function import Pointer
 from dielet.codegen.kernel import Kernel
-from dielet.codegen.kernels.records import Column, Row, Weights, multiply
+from dielet.codegen.kernels.records import Column, Number, Row, Weights, multiply
 from dielet.codegen.targets.base import PANEL, Target
 from dielet.codegen.values import F32, I8, I32, Value
 
@@ -25,7 +28,7 @@ LINE = 64
 STREAMS = {"bf16": 4, "int8": 4, "int4": 2}  # of weights for a single row, registers permitting
 AHEAD = 8192  # bytes from weights to the ones that a lone tile asks for
 ROW_BLOCK = 128  # rows whose block of x is in scratch at a time
-X_BLOCK = 4096  # .. and bytes of each
+X_BLOCK = 512  # .. and bytes of each: a block of weights stays in L1 while the rows pass it
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def linear(k: Kernel, t: Target, shape: Linear) -> None:
     task = Task(k, t, s, source, w, residual, r_stride, bias, y, y_stride)
     first, last = k.share(panels)
     if shape.T > 1:
-        task.many_rows(shape.T, first, last)
+        task.several_rows(shape.T, first, last)
         return
     sums = t.vectors * (2 if s.integer else 1)  # registers that a stream's sums take
     streams = max(1, min(STREAMS[s.format], t.registers * 3 // 4 // sums))
@@ -104,51 +107,89 @@ class Task:
             acc[at] = self.start(0, column)
         with k.loop(s.records) as g:
             cols = [Column(self.record(panel, g), c) for panel, c in places]
-            multiply(k, t, s, acc, [self.x.row(g)], cols)
+            multiply(k, t, s, acc, [self.x.row(g)], cols, streaming=True)
         for at, column in zip(acc, columns, strict=True):
             self.y.store(column, acc[at])
 
     def record(self, panel: Value, g: Value | int) -> Pointer:
         return self.w.at(panel * (self.s.records * self.s.record) + g * self.s.record)
 
-    def many_rows(self, T: int, first: Value, last: Value) -> None:
-        """Blocks of rows, blocks of K, panels, tiles: from the outside in."""
+    def several_rows(self, T: int, first: Value, last: Value) -> None:
+        """Up to T rows: as one tile a panel if they are few, else block by block."""
         k, t, s = self.k, self.t, self.s
-        height, cols = (t.int_rows, t.int_cols) if s.integer else (t.bf16_rows, t.bf16_cols)
-        height = min(height, 1 << (T - 1).bit_length())  # few rows: no more than needed
-        block = min(s.records, X_BLOCK // (4 * s.words))
-        row_block = min(-(-T // height) * height, ROW_BLOCK)
-        self.x.reserve(row_block, block)
+        most = t.int_rows if s.integer else t.bf16_rows
         zeros = k.scratch(F32, PANEL)
         for c in range(0, PANEL, t.lanes):
             zeros.store(c, k.const(F32.x(t.lanes), 0.0))
+        done = 0
+        for few in t.few_rows or (most,):
+            if done < T:
+                with k.when((k.valid > done) & (k.valid <= few)):
+                    self.few_rows(few, zeros, first, last)
+                done = few
+        if done < T:
+            with k.when(k.valid > done):
+                self.many_rows(T, most, zeros, first, last)
+
+    def few_rows(self, height: int, zeros: Pointer, first: Value, last: Value) -> None:
+        """One tile a panel, all of K at once: weights come from memory, one after the other."""
+        k, s, zero = self.k, self.s, self.k.i64(0)
+        self.x.reserve(height, s.records)
+        self.x.fill(zero, k.valid, zero, k.i64(s.records))
+        with k.loop(first, last) as panel:
+            block = self.block(zeros, zero, k.valid, panel, zero, k.i64(s.records), True)
+            lines = k.i64(-(-s.record // LINE))
+            block.tile(height, zero, k.valid, block.weights.at(AHEAD), lines)
+
+    def many_rows(self, T: int, height: int, zeros: Pointer, first: Value, last: Value) -> None:
+        """Blocks of rows, blocks of K, panels, tiles: from the outside in."""
+        k, s = self.k, self.s
+        tail = T % height or height
+        block = min(s.records, X_BLOCK // (4 * s.words))
+        row_block = -(-min(T, ROW_BLOCK) // height) * height
+        self.x.reserve(row_block + tail, block)
         with (
             k.loop(0, k.valid, row_block) as row0,
             k.loop(0, s.records, block) as g0,
         ):
             rows = k.minimum(k.valid - row0, k.i64(row_block))
             records = k.minimum(k.i64(block), k.i64(s.records) - g0)
-            tiles = (rows + (height - 1)) // height
+            whole = rows // height
+            tiles = whole + (rows - whole * height + (tail - 1)) // tail
+            lines = (k.i64(-(-s.record // LINE)) + (tiles - 1)) // tiles
             self.x.fill(row0, rows, g0, records)
             with k.loop(first, last) as panel:
-                y = Place(self.y.at(row0 * self.y_stride + panel * PANEL), self.y_stride)
-                before = self.before(zeros, y, row0, rows, panel * PANEL, g0)
-                weights = self.record(panel, g0)
-                # A lone tile asks for its own weights, somewhat ahead; several share out the next:
-                # this block of the next panel, or the next block of the first.
-                more = panel + 1 < last
-                following = k.either(
-                    more, self.record(panel + 1, g0), self.record(first, g0 + records)
+                part = self.block(zeros, row0, rows, panel, g0, records, False)
+                # Tiles share out the weights to ask for: this block of the next panel, or the next
+                # block of the first.
+                next_panel, next_block = (
+                    self.record(panel + 1, g0),
+                    self.record(first, g0 + records),
                 )
-                following = k.either(rows > height, following, weights.at(AHEAD))
-                lines = (k.i64(-(-s.record // LINE)) + (tiles - 1)) // tiles
-                for c in range(0, t.vectors, cols):
-                    with k.loop(0, rows, height) as row:
-                        asked = following.at(row // height * lines * LINE)
-                        wanted = (asked, lines) if c == 0 else None
-                        places = [c + i for i in range(cols)]
-                        tile = Tile(k, t, s, height, places, row, rows)
-                        tile.run(self.x, before, y, weights, records, wanted)
+                following = k.either(panel + 1 < last, next_panel, next_block)
+                with k.loop(whole) as number:
+                    asked = following.at(number * lines * LINE)
+                    part.tile(height, number * height, None, asked, lines)
+                with k.loop(whole, tiles) as number:
+                    row = whole * height + (number - whole) * tail
+                    asked = following.at(number * lines * LINE)
+                    part.tile(tail, row, rows, asked, lines)
+
+    def block(
+        self,
+        zeros: Pointer,
+        row0: Value,
+        rows: Value,
+        panel: Value,
+        g0: Value,
+        records: Value,
+        streaming: bool,
+    ) -> Block:
+        """`records` of a panel from g0 on, for `rows` rows."""
+        y = Place(self.y.at(row0 * self.y_stride + panel * PANEL), self.y_stride)
+        before = self.before(zeros, y, row0, rows, panel * PANEL, g0)
+        weights = self.record(panel, g0)
+        return Block(self.k, self.t, self.s, self.x, before, y, weights, records, streaming)
 
     def before(
         self, zeros: Pointer, y: Place, row0: Value, rows: Value, column: Value, g0: Value
@@ -182,47 +223,66 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Tile:
-    """`height` rows by some vectors of outputs, in registers, over a block of K."""
+class Block:
+    """A block of K of one panel, that passes over the rows of x tile by tile."""
 
     k: Kernel
     t: Target
     s: Weights
-    height: int
-    places: list[int]  # vectors within the panel
-    row: Value
-    rows: Value  # that mean something; the tile may overhang them
+    x: Source
+    before: Place
+    y: Place
+    weights: Pointer
+    records: Value
+    streaming: bool  # weights come from memory, not from L1
 
-    def run(
-        self,
-        x: Source,
-        before: Place,
-        y: Place,
-        weights: Pointer,
-        records: Value,
-        wanted: tuple[Pointer, Value] | None,
+    def tile(
+        self, height: int, row: Value, rows: Value | None, asked: Pointer, lines: Value
     ) -> None:
-        """y = before + x . w; `wanted`: weights to ask for, so many lines a record."""
+        """y = before + x . w for `height` rows from `row` on, in registers.
+
+        It may overhang if it is told how many `rows` mean something. Asks for `lines` of memory
+        a record, from `asked` on.
+        """
+        t, s = self.t, self.s
+        cols = t.int_cols if s.integer else t.bf16_cols
+        for c in range(0, t.vectors, cols):
+            self._tile(
+                height, list(range(c, c + cols)), row, rows, asked, lines if c == 0 else None
+            )
+
+    def _tile(
+        self,
+        height: int,
+        places: list[int],
+        row: Value,
+        rows: Value | None,
+        asked: Pointer,
+        lines: Value | None,
+    ) -> None:
+        """The same for some vectors of the panel."""
         k, t, s, lanes = self.k, self.t, self.s, self.t.lanes
-        acc = k.cells(self.height, len(self.places), of=F32.x(lanes))
-        for r in range(self.height):
-            source = before.at(k.minimum(self.row + r, self.rows - 1)).pointer
-            for c, place in enumerate(self.places):
+        acc = k.cells(height, len(places), of=F32.x(lanes))
+        for r in range(height):
+            at = row + r if rows is None else k.minimum(row + r, rows - 1)
+            source = self.before.at(at).pointer
+            for c, place in enumerate(places):
                 acc[r, c] = source.load(place * lanes, lanes)
-        with k.loop(self.height, 2 * self.height) as below:
-            next_tile = y.at(self.row + below).pointer
-            for c in range(0, len(self.places) * lanes, LINE // 4):
-                next_tile.prefetch(self.places[0] * lanes + c, write=True)
-        with k.loop(records) as g:
-            if wanted is not None:
-                with k.loop(wanted[1]) as line:
-                    wanted[0].prefetch(g * s.record + line * LINE)
-            cols = [Column(weights.at(g * s.record), c) for c in self.places]
-            multiply(k, t, s, acc, x.tile(self.row, self.height, g), cols)
-        for r in range(self.height):
-            with k.when(self.row + r < self.rows):
-                target = y.at(self.row + r).pointer
-                for c, place in enumerate(self.places):
+        for below in range(height, 2 * height):
+            read, written = (p.at(row + below).pointer for p in (self.before, self.y))
+            for c in range(places[0] * lanes, (places[-1] + 1) * lanes, LINE // 4):
+                read.prefetch(c)
+                written.prefetch(c, write=True)
+        with k.loop(self.records) as g:
+            if lines is not None:
+                with k.loop(lines) as line:
+                    asked.prefetch(g * s.record + line * LINE)
+            cols = [Column(self.weights.at(g * s.record), c) for c in places]
+            multiply(k, t, s, acc, self.x.tile(row, height, g), cols, self.streaming)
+        for r in range(height):
+            target = self.y.at(row + r).pointer
+            with k.when(row + r < rows) if rows is not None else nullcontext():
+                for c, place in enumerate(places):
                     target.store(place * lanes, acc[r, c])
 
 
@@ -245,7 +305,8 @@ class Source:
         if self.scale is None or self.sums is None:
             return Row(words)
         scale = self.t.broadcast(self.scale[g])
-        return Row(words, scale, *self._numbers(scale, self.t.broadcast(self.sums[g])))
+        start, shift = self._numbers(scale, self.t.broadcast(self.sums[g]))
+        return Row(words, known(scale), known(start), known(shift))
 
     def _numbers(self, scale: Value, total: Value) -> tuple[Value | None, Value | None]:
         """A group's start and shift."""
@@ -290,17 +351,22 @@ class Source:
         if not self.s.integer:
             return [Row(words.at(r * self.stride)) for r in range(height)]
 
-        def number(of: Pointer, r: int, needed: bool) -> Value | None:
-            at = row0 * self.records + g
-            return self.t.broadcast(of.at(at)[r * self.records]) if needed else None
+        first = row0 * self.records + g
 
-        correction = self.s.correction(self.t) != 0
+        def number(of: Pointer, r: int) -> Value:
+            return self.t.broadcast(of.at(first)[r * self.records])
+
         return [
             Row(
                 words.at(r * self.stride),
-                number(self.scales, r, True),
-                number(self.starts, r, correction),
-                number(self.shifts, r, self.s.minimum),
+                partial(number, self.scales, r),
+                partial(number, self.starts, r) if self.s.correction(self.t) else None,
+                partial(number, self.shifts, r) if self.s.minimum else None,
             )
             for r in range(height)
         ]
+
+
+def known(value: Value | None) -> Number | None:
+    """A number that is in a register already."""
+    return None if value is None else lambda: value

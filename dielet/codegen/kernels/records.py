@@ -10,12 +10,17 @@ the minimum adds wm * (xs * sum x). d is exact, so only the fold is in floating 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from dielet.codegen.function import Cells, Pointer
 from dielet.codegen.kernel import Kernel
 from dielet.codegen.targets.base import PANEL, Target
 from dielet.codegen.values import I16, I32, Value
+
+STEPS = 8  # words of x that the loop of a tile of several rows unrolls
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,11 @@ class Weights:
     def words(self) -> int:
         """32-bit words of activations per record."""
         return self.step // (4 if self.integer else 2)
+
+    @property
+    def per_word(self) -> int:
+        """32-bit words of activations that one word of codes is multiplied with."""
+        return 2 if self.format == "int4" else 1
 
     @property
     def quants(self) -> int:
@@ -72,6 +82,10 @@ class Column:
     record: Pointer  # i8
     c: int
 
+    def after(self, steps: Value) -> Column:
+        """As many words of each output further on."""
+        return Column(self.record.at(steps * (4 * PANEL)), self.c)
+
     def codes(self, t: Target, j: int) -> Value:
         """Step j: four bytes (two bf16) of each output in a word."""
         return self.record.cast(I32).load(j * PANEL + self.c * t.lanes, t.lanes)
@@ -82,22 +96,31 @@ class Column:
         return t.from_f16(k, bits)
 
 
+Number = Callable[[], Value]  # read when it is needed: registers are scarce
+
+
 @dataclass(frozen=True)
 class Row:
     """One row of x at the record at hand: its words, and its group's numbers in every lane."""
 
     words: Pointer  # i32
-    scale: Value | None = None
-    start: Value | None = None  # what the integer dots start from
-    shift: Value | None = None  # xs * sum x, for the minimum
+    scale: Number | None = None
+    start: Number | None = None  # what the integer dots start from
+    shift: Number | None = None  # xs * sum x, for the minimum
 
 
 def multiply(
-    k: Kernel, t: Target, s: Weights, acc: Cells, rows: list[Row], cols: list[Column]
+    k: Kernel,
+    t: Target,
+    s: Weights,
+    acc: Cells,
+    rows: list[Row],
+    cols: list[Column],
+    streaming: bool,
 ) -> None:
-    """acc[row, col] += x . w over one record."""
+    """acc[row, col] += x . w over one record, which comes from memory if it is `streaming`."""
     if s.integer:
-        fold(k, t, s, acc, rows, cols)
+        fold(k, t, s, acc, rows, cols, streaming)
         return
     for j in range(s.words):
         w = [col.codes(t, j) for col in cols]
@@ -107,14 +130,52 @@ def multiply(
                 acc[r, c] = t.dot2(k, acc[r, c], w[c], pair)
 
 
-def fold(k: Kernel, t: Target, s: Weights, acc: Cells, rows: list[Row], cols: list[Column]) -> None:
+def fold(
+    k: Kernel,
+    t: Target,
+    s: Weights,
+    acc: Cells,
+    rows: list[Row],
+    cols: list[Column],
+    streaming: bool,
+) -> None:
     """One group: exact integer dots, then both scales."""
-    zero = k.const(I32.x(t.lanes), 0)
-    dots = {(r, c): rows[r].start or zero for r, c in acc}
+    dots = k.cells(len(rows), len(cols), of=I32.x(t.lanes))
+    for r, row in enumerate(rows):
+        start = row.start() if row.start else k.const(I32.x(t.lanes), 0)
+        for c in range(len(cols)):
+            dots[r, c] = start
+    # Without a loop, the processor sees further ahead in a stream.
+    steps = s.words if streaming else math.gcd(s.words, STEPS)
+    with k.loop(0, s.words, steps) if steps < s.words else nullcontext(k.i64(0)) as j:
+        words = [row.words.at(j) for row in rows]
+        add(k, t, s, dots, words, [col.after(j // s.per_word) for col in cols], steps)
+
+    scale = [col.half(k, t, s.quants) for col in cols]
+    low = [col.half(k, t, s.quants + 2 * PANEL) for col in cols] if s.minimum else None
+    for r, row in enumerate(rows):
+        assert row.scale is not None
+        factor, shift = row.scale(), row.shift() if row.shift else None
+        for c in range(len(cols)):
+            acc[r, c] = k.fma(dots[r, c].to_float() * scale[c], factor, acc[r, c])
+            if low is not None and shift is not None:
+                acc[r, c] = k.fma(low[c], shift, acc[r, c])
+
+
+def add(
+    k: Kernel,
+    t: Target,
+    s: Weights,
+    dots: Cells,
+    rows: list[Pointer],
+    cols: list[Column],
+    steps: int,
+) -> None:
+    """dots[row, col] += x . w over some words of x."""
     small = s.format == "int4"
     dot = t.dot4_small if small else t.dot4
     nibbles = 0x0F0F0F0F
-    for j in range(s.words):
+    for j in range(steps):
         if not small:
             w = [col.codes(t, j) for col in cols]
         elif j % 2 == 0:
@@ -122,16 +183,7 @@ def fold(k: Kernel, t: Target, s: Weights, acc: Cells, rows: list[Row], cols: li
             w = [v & nibbles for v in codes]
         else:
             w = [(v >> 4) & nibbles for v in codes]
-        for r, row in enumerate(rows):
-            four = t.broadcast(row.words[j])
+        for r, words in enumerate(rows):
+            four = t.broadcast(words[j])
             for c in range(len(cols)):
                 dots[r, c] = dot(k, dots[r, c], w[c], four)
-
-    scale = [col.half(k, t, s.quants) for col in cols]
-    low = [col.half(k, t, s.quants + 2 * PANEL) for col in cols] if s.minimum else None
-    for r, row in enumerate(rows):
-        assert row.scale is not None
-        for c in range(len(cols)):
-            acc[r, c] = k.fma(dots[r, c].to_float() * scale[c], row.scale, acc[r, c])
-            if low is not None and row.shift is not None:
-                acc[r, c] = k.fma(low[c], row.shift, acc[r, c])

@@ -24,10 +24,11 @@ class Target:
     features: str
     lanes: int  # 32-bit lanes of one vector register
     registers: int  # vector registers
-    int_rows: int  # register tile of the integer linear: so many rows (a divisor of 16)
+    int_rows: int  # register tile of the integer linear: so many rows
     int_cols: int  # .. by so many vectors of outputs
     bf16_rows: int
     bf16_cols: int
+    few_rows: tuple[int, ...] = ()  # heights of a tile that is alone, reading weights from memory
     fused: bool = True  # has a multiply-add that rounds once
     pause_hint: tuple[str, int | None] = ("", None)  # intrinsics and their argument
     fence_hint: tuple[str, int | None] = ("", None)
