@@ -23,6 +23,7 @@ from dielet.checkpoint.random import RandomCheckpoint
 from dielet.checkpoint.spec import ModelSpec
 from dielet.codegen import host_target
 from dielet.devices import Device, device_text, read_device
+from dielet.formats.cache import position_bytes
 from dielet.formats.packed import WeightFormat
 from dielet.formats.parallel import available_cores
 from dielet.host import load_runtime
@@ -31,6 +32,7 @@ from dielet.image import CompileOptions, compile_checkpoint
 from dielet.program.buffers import make_buffer
 from dielet.program.commands import ENTRIES
 from dielet.program.commands import Run as Bound
+from dielet.program.commands.attention import CACHE_DTYPES
 from dielet.program.memory import Arena
 from dielet.program.types import Attr, Command, Operand, Region
 from dielet.simulator.microbench import CACHE, WEIGHTS, Bench
@@ -49,7 +51,8 @@ BROAD = ModelSpec(
     qk_norm=False,
 )  # fmt: skip
 FORMATS = ("bf16", "int8g32m", "int8g32", "int8g64", "int8g128", "int4g32m", "int4g32", "int4g128")
-SHAPES = ((128, 2), (64, 3), (128, 4))  # head size, queries per KV head
+# Head size, queries per KV head, number format of the cache.
+SHAPES = ((128, 2, "bf16"), (64, 3, "bf16"), (128, 4, "bf16"), (128, 2, "int8"), (64, 3, "int8"))
 Say = Callable[[str], None]
 
 
@@ -98,9 +101,9 @@ def calibrate(say: Say = lambda text: None, scope: Scope | None = None) -> Measu
     say(f"a stream from memory starts in {found.latency:.0f} ns")
     _measure_linears(bench, found, scope, say)
     _measure_memory(bench, found, workers, say)
-    for D, G in SHAPES:
+    for D, G, kv in SHAPES:
         for rows, positions in ((1, 64), (1, 1024), (128, 128), (128, 1024)):
-            attentions = _attentions(D, G, rows, positions)
+            attentions = _attentions(D, G, rows, positions, kv)
             commands = _after_weights(attentions) if rows == 1 else list(attentions)
             _rate(bench, found, commands, rows, say, positions - rows)
     for rows in (1, 128):
@@ -233,22 +236,25 @@ def _linears(
         yield Command("linear", 0, "linear", 0, (*x, w, *added, *y), attrs)
 
 
-def _attentions(D: int, G: int, rows: int, positions: int) -> Iterator[Command]:
+def _attentions(D: int, G: int, rows: int, positions: int, kv: str = "bf16") -> Iterator[Command]:
     """Attention over successive caches; a chunk has just written its own, one row has not."""
     heads, arena = 3, Arena()
     columns = heads * G * D
     q = make_buffer("shared", arena, rows, columns, "bf16").operands("q", (0, rows), (0, columns))
     y = make_buffer("shared", arena, rows, columns, "bf16").operands("y", (0, rows), (0, columns))
-    head = HEAD if rows == 1 else positions * D * 2
+    width = positions * position_bytes(kv, D)
+    head = HEAD if rows == 1 else width
     attrs: dict[str, Attr] = {
         "D": D, "G": G, "T": rows if rows == 1 else max(rows, 16), "out": "bf16", "batch": False,
     }  # fmt: skip
+    if kv != "bf16":
+        attrs["kv"] = kv
     for n in range(CACHE // (2 * heads * head)):
         k, v = (
             Operand(
                 role,
-                Region("kv", (2 * n + i) * heads * head, heads, head, positions * D * 2),
-                "bf16",
+                Region("kv", (2 * n + i) * heads * head, heads, head, width),
+                CACHE_DTYPES[kv],
             )
             for i, role in enumerate(("k_cache", "v_cache"))
         )
