@@ -17,7 +17,7 @@ from dielet.compat.rbln_options import PREFIX, RBLNDecoderOnlyModelForCausalLMCo
 from dielet.compat.rows import Rows
 from dielet.compat.said import say_once
 from dielet.compat.transformers import IDLE, DieletForCausalLM
-from dielet.errors import MissingFile, Unsupported, UsageError
+from dielet.errors import CapacityError, DamagedFile, MissingFile, Unsupported, UsageError
 from dielet.generate.text import GENERATION_CONFIG
 from dielet.host import load_runtime
 from dielet.host.runtime import Runtime
@@ -137,7 +137,13 @@ class RBLNDecoderOnlyModelForCausalLM(DieletForCausalLM):
             profiler = True
         if profiler:
             rbln_tracing.begin_with_process()
-        return load_runtime(directory, profiler=profiler)
+        try:
+            return load_runtime(directory, profiler=profiler)
+        except (DamagedFile, MissingFile, CapacityError, MemoryError) as error:
+            raise NoRuntime(
+                f"the runtime cannot be created: {error or 'out of memory'}; "
+                "rbln_create_runtimes=False compiles without one"
+            ) from error
 
     def save_pretrained(
         self, save_directory: str | Path, push_to_hub: bool = False, **ignored: Any

@@ -356,6 +356,14 @@ def test_a_config_of_a_newer_version(copy: Path) -> None:
         RBLNQwen3ForCausalLM.from_pretrained(copy)
 
 
+def test_a_runtime_that_cannot_be_created(copy: Path) -> None:
+    path = copy / "token_embedding_weight.npy"
+    path.write_bytes(path.read_bytes()[:-1])
+    RBLNQwen3ForCausalLM.from_pretrained(copy, rbln_create_runtimes=False)
+    with pytest.raises(RuntimeError, match=r"token_embedding.*; rbln_create_runtimes=False"):
+        RBLNQwen3ForCausalLM.from_pretrained(copy)
+
+
 def test_compile_options_stay_when_loading(saved: Path) -> None:
     RBLNQwen3ForCausalLM.from_pretrained(saved, rbln_batch_size=2, rbln_create_runtimes=False)
     with pytest.raises(ValueError, match=r"rbln_batch_size is 4, .* compiled with 2"):
