@@ -1,5 +1,5 @@
-"""Perfetto's own engine, asked in SQL: a `trace_processor_shell` on PATH, or else the trace processor
-as Perfetto's site runs it, here under Node."""
+"""Perfetto's own engine, asked in SQL: a `trace_processor_shell` on PATH if there is one, or else
+the trace processor as Perfetto's site runs it, here under Node."""
 
 from __future__ import annotations
 
