@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dielet.checkpoint.spec import ModelSpec
 from dielet.codegen import TARGETS, KernelKey
 from dielet.codegen.kernels import FAMILIES
 from dielet.host.tables import kernel_key
 from dielet.program import Command
 from dielet.program.commands import ENTRIES, Run
 from dielet.program.interpret import execute, view
+from tests.families import spec_of
 from tests.models import SPECS, Bench, compiled
 from tests.program.test_conformance import compare
 
@@ -23,12 +25,14 @@ from .harness import call, poisoned, to_bf16
 from .test_targets import assembly, linear_key, mnemonics
 
 CHIPLETS = {"device": "rebel100", "partition": "column_row", "chiplets": 2}
-CASES = [
-    ("qwen3", "neon_bf16", {"weights": "bf16"}),
-    ("qwen3", "neon", {"weights": "int8", "kv": "int8"}),
-    ("llama", "neon_bf16", {"weights": "int4", "kv": "int8"}),
-    ("llama", "neon", {"weights": "bf16", **CHIPLETS}),
-]
+CASES = {
+    "qwen3 bf16": (SPECS["qwen3"], "neon_bf16", {"weights": "bf16"}),
+    "qwen3 int8": (SPECS["qwen3"], "neon", {"weights": "int8", "kv": "int8"}),
+    "llama int4": (SPECS["llama"], "neon_bf16", {"weights": "int4", "kv": "int8"}),
+    "llama bf16": (SPECS["llama"], "neon", {"weights": "bf16", **CHIPLETS}),
+    "qwen3_moe int8": (spec_of("qwen3_moe"), "neon", {"weights": "int8"}),
+    "gemma3 bf16": (spec_of("gemma3", num_hidden_layers=2), "neon_bf16", {"weights": "bf16"}),
+}
 seen: set[str] = set()
 
 
@@ -43,13 +47,13 @@ def steps() -> Iterator[tuple[str, Run]]:
 
 
 @pytest.mark.parametrize(
-    ("model", "target", "options"),
-    [pytest.param(*case, marks=EMULATION, id=f"{case[1]}-{case[2]['weights']}") for case in CASES],
+    ("spec", "target", "options"),
+    [pytest.param(*case, marks=EMULATION, id=name) for name, case in CASES.items()],
 )
 def test_kernels_agree_with_meanings(
-    tmp_path: Path, model: str, target: str, options: dict[str, str]
+    tmp_path: Path, spec: ModelSpec, target: str, options: dict[str, str]
 ) -> None:
-    files = compiled(tmp_path / "m", SPECS[model], batch_sizes=(2,), **options)
+    files = compiled(tmp_path / "m", spec, batch_sizes=(2,), **options)
     bench = Bench.of(files, sequences=2)
     programs = {name: files.program(name) for name, _ in steps()}
     keys = [kernel_key(c) for p in programs.values() for c in p.commands]
@@ -86,7 +90,7 @@ def test_every_kernel_family_was_seen() -> None:
     if not seen:
         pytest.skip("runs after the others of this file")
     # embed is no command (see test_targets), and `nothing` does nothing.
-    assert set(FAMILIES) - seen == {"embed", "convert", "nothing"}
+    assert set(FAMILIES) - seen == {"embed", "nothing"}
 
 
 def emulated(
