@@ -7,16 +7,10 @@ events, tracks whose events are out of order, several sequences.
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 
-from dielet import paths
-from dielet.codegen import host_target
 from dielet.codegen.function import Function, Module, Pointer, Repeat, Var
-from dielet.codegen.library import Library, Unit, load_units
+from dielet.codegen.single import single_function
 from dielet.codegen.values import F64, I8, I16, I32, I64, PTR, Value
 from dielet.profiler import perfetto as p
 
@@ -399,15 +393,5 @@ class _Writer:
             self.set("rows", row + 1)
 
 
-@cache
-def _library() -> Library:
-    kept = paths.cache_dir("native")
-    target = host_target(kept)
-    source = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # names the code in the cache
-    unit = Unit(f"analysis {source}", (SYMBOL,), lambda: scan_module(target.fused))
-    return load_units([unit], target, kept)
-
-
-@cache
 def scan_function() -> Callable[[int], int]:
-    return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(_library().symbol(SYMBOL))
+    return single_function(SYMBOL, __file__, scan_module)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 
-from dielet import paths
-from dielet.codegen import host_target
 from dielet.codegen.function import Function, Module, Pointer, Var
-from dielet.codegen.library import Library, Unit, load_units
+from dielet.codegen.single import single_function
 from dielet.codegen.values import I64, PTR, Value
 from dielet.errors import InternalError
 from dielet.simulator.tasks import BYTE, MAX_LEGS, Tasks, Walk
@@ -251,18 +245,8 @@ def _each(k: Function, first: Pointer, items: Pointer, row: Value) -> Iterator[V
         yield items[i]
 
 
-@cache
-def _library() -> Library:
-    kept = paths.cache_dir("native")
-    target = host_target(kept)
-    source = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # names the code in the cache
-    unit = Unit(f"simulator {source}", (SYMBOL,), lambda: walk_module(target.fused))
-    return load_units([unit], target, kept)
-
-
-@cache
 def _function() -> Callable[[int], int]:
-    return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(_library().symbol(SYMBOL))
+    return single_function(SYMBOL, __file__, walk_module)
 
 
 def walk(tasks: Tasks) -> Walk:
