@@ -15,7 +15,7 @@ from types import TracebackType
 from dielet import profiling
 from dielet.compat.said import say_once
 from dielet.devices import Device
-from dielet.errors import UsageError
+from dielet.errors import DieletError, UsageError
 from dielet.profiler import session as sessions
 from dielet.profiler.host import HostSlice
 from dielet.profiler.modelled import attributes_of
@@ -142,7 +142,7 @@ def start(output_dir: str | Path = ".") -> None:
     _window = ModelledSession(output_dir)
     try:
         _window.start()
-    except UsageError:
+    except DieletError:
         _window = None
         raise
 

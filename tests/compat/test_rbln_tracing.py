@@ -9,7 +9,7 @@ import pytest
 
 from dielet.compat import rbln_tracing, said
 from dielet.compat.rbln_models import RBLNLlamaForCausalLM, RBLNQwen3ForCausalLM
-from dielet.errors import UsageError
+from dielet.errors import DieletError, UsageError
 from dielet.profiler import session as sessions
 from dielet.simulator import simulate_program
 from tests.compat.hub import traces
@@ -128,7 +128,7 @@ def test_an_error_inside_a_window(models, tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot be made"):
+    with pytest.raises(DieletError, match="cannot be made"):
         rbln_tracing.start(tmp_path / "file" / "x")
 
 
