@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import sys
 from collections.abc import Sequence
@@ -16,7 +17,6 @@ from dielet.errors import UsageError
 
 if TYPE_CHECKING:
     from dielet.analysis.api import Analyzed
-    from dielet.analysis.sql import Answer
 
 HELP = "say where the time of a trace went, and what to do about it"
 WIDTH = 110
@@ -150,21 +150,31 @@ def _ask(text: str, console: Console, done: Analyzed) -> None:
     from dielet.analysis.sql import query
 
     answer = query(done.table, done.steps, done.found, text)
-    console.result({"columns": answer.columns, "rows": answer.rows})
-    for line in _lines(answer):
+    rows = [[_plain(value) for value in row] for row in answer.rows]
+    console.result({"columns": answer.columns, "rows": rows, "more": answer.more})
+    for line in _lines(answer.columns, rows):
         console.out(line)
+    if answer.more:
+        console.note(f"only the first {len(rows):,} rows; --csv and --parquet write all")
 
 
-def _lines(answer: Answer) -> list[str]:
+def _plain(value: object) -> object:
+    """What JSON has no form for, as text: bytes in hexadecimal digits, and infinity."""
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _lines(columns: Sequence[str], answer: Sequence[Sequence[object]]) -> list[str]:
     """Aligned columns; numbers to the right."""
-    cells = [[_cell(value) for value in row] for row in answer.rows]
+    cells = [[_cell(value) for value in row] for row in answer]
     widths = [
         max(len(name), *(len(row[n]) for row in cells)) if cells else len(name)
-        for n, name in enumerate(answer.columns)
+        for n, name in enumerate(columns)
     ]
-    rows = [list(answer.columns), *cells]
+    rows = [list(columns), *cells]
     numeric = [
-        bool(answer.rows) and all(isinstance(row[n], int | float | None) for row in answer.rows)
+        bool(answer) and all(isinstance(row[n], int | float | None) for row in answer)
         for n in range(len(widths))
     ]
     return [

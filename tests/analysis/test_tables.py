@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
+import threading
 from pathlib import Path
 
 import msgspec
@@ -72,8 +75,13 @@ def test_diff_on_the_page(path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (["--window", "2:1"], "two times in ms"),
         (["--what-if", "linear"], "KIND=FACTOR"),
         (["--what-if", "linear=-1"], "KIND=FACTOR"),
-        (["--sql", "select nonsense from commands"], "no such column: nonsense; tables: commands"),
-        (["--sql", "drop table commands"], "readonly"),
+        (
+            ["--sql", "select nonsense from commands"],
+            "no such column: nonsense; commands has step,",
+        ),
+        (["--sql", "select 1 from nowhere"], "no such table: nowhere; tables: commands"),
+        (["--sql", "drop table commands"], "not authorized"),
+        (["--sql", "select 1; select 2"], "one SELECT"),
         (["--sql", ""], "one SELECT"),
     ],
 )
@@ -97,12 +105,43 @@ def test_sql(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = call(capsys, path, "--sql", question, "--json")
     assert code == 0
     assert json.loads(out) == {"columns": ["chiplet", "ns", "b"],
-                               "rows": [[0, 200, 1600], [1, 260, 1600]]}  # fmt: skip
+                               "rows": [[0, 200, 1600], [1, 260, 1600]], "more": False}  # fmt: skip
     code, out, _ = call(capsys, path, "--sql", "select kind, bound from commands where step = 1 "
                         "and engine = 'Task DMA'")  # fmt: skip
     assert out.splitlines() == ["kind  bound", "copy  setup"]
     code, out, _ = call(capsys, path, "--sql", "select name, median_ns from phases limit 1")
     assert out.splitlines()[1].split() == ["prefill", "300"]
+
+
+FOR_EVER = "with recursive n(i) as (select 1 union all select i + 1 from n) select {} from n"
+
+
+def test_sql_of_what_json_has_no_form_for(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(capsys, path, "--json", "--sql", "select x'00ff' b, 9e999 i, null n")
+    assert code == 0 and json.loads(out)["rows"] == [["00ff", "inf", None]]
+
+
+def test_sql_writes_nothing(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = path.with_name("other.db")
+    code, out, err = call(capsys, path, "--sql", f"attach '{other}' as e")
+    assert code == 1 and not out and "not authorized" in err
+    assert not other.exists()
+
+
+def test_sql_tells_some_rows_of_many(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(capsys, path, "--sql", FOR_EVER.format("i"))
+    assert code == 0 and out.splitlines()[-1].strip() == "10000"
+    assert "only the first 10,000 rows" in err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_sql_can_be_stopped(
+    path: Path, capsys: pytest.CaptureFixture[str], number: signal.Signals, code: int
+) -> None:
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), number))
+    timer.start()
+    assert call(capsys, path, "--sql", FOR_EVER.format("count(*)"))[0] == code
+    timer.join()
 
 
 def test_csv(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
