@@ -238,13 +238,16 @@ class Runtime:
         """The program's native tables, built and verified at its first use."""
         tables = self._programs.get(name)
         if tables is None:
-            program = self._verified(name, verify_program)
-            again = partial(self.files.program, name)
-            tables = build_tables(program, self._team.workers, self._library.address, again)
-            self._programs[name] = tables
-            if program.phase == "head":
-                self._bests[program.tokens] = _bests(program)
+            with profiling.mark(self, "prepare_program", before=True):
+                tables = self._programs[name] = self._prepared(name)
         return tables
+
+    def _prepared(self, name: str) -> Tables:
+        program = self._verified(name, verify_program)
+        again = partial(self.files.program, name)
+        if program.phase == "head":
+            self._bests[program.tokens] = _bests(program)
+        return build_tables(program, self._team.workers, self._library.address, again)
 
     def _kernel_keys(self) -> list[KernelKey]:
         """Of one program per phase and token count: rungs of the ladder share their kernels."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal
 
 import msgspec
@@ -26,6 +27,7 @@ MAX_CHIPLETS = 64
 ALL_SPACES = len(SPACES) + len(LOCAL_SPACES) * MAX_CHIPLETS
 
 
+@cache  # asked for every operand of every program, of a few names
 def space_number(space: str) -> int:
     """An address space's place in the host's table; ValueError when there is no such space."""
     name, dot, chiplet = space.partition(".")

@@ -31,9 +31,10 @@ def talking(folder: Path, **given: object) -> Path:
 
 
 def work(trace: Trace) -> list[str]:
-    """What the host did, in order."""
+    """What the host did, in order, but for what it does at a program's first use."""
     names = [parse(s.name) for s in trace.slices if s.category == "Host"]
-    return [f"{n.instance}.{n.sequence} {n.layer}" for n in names if n]
+    every = [f"{n.instance}.{n.sequence} {n.layer}" for n in names if n]
+    return [line for line in every if not line.endswith(" prepare_program")]
 
 
 def programs_of(trace: Trace) -> Counter[str]:

@@ -52,6 +52,17 @@ def test_a_short_prompt_and_four_tokens(model: Model, tmp_path: Path) -> None:
     assert work(read(singles[0])) == [f"None.0 {w}" for w in once]
 
 
+def test_programs_prepared_at_their_first_use_are_shown(folder: Path, tmp_path: Path) -> None:
+    with dielet.load(folder, threads=2) as fresh:
+        prepared = []
+        for _ in range(2):
+            with Session(tmp_path) as session:
+                fresh.generate("hi", max_new_tokens=2, temperature=0)
+            names = [s.name for s in read(session.files[0]).slices if s.category == "Host"]
+            prepared.append(sum("prepare_program" in name for name in names))
+    assert prepared == [3, 0]  # prefill, head, decode
+
+
 def test_a_second_session_starts_clean(model: Model, tmp_path: Path) -> None:
     session = Session(tmp_path)
     counts = []
