@@ -1,12 +1,22 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and what stands where one is expected."""
 
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
 from dielet.errors import DieletError
+
+_KINDS = {
+    stat.S_IFREG: "a file",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 class CannotWrite(DieletError, OSError):
@@ -16,12 +26,32 @@ class CannotWrite(DieletError, OSError):
         return str(self.args[0])
 
 
+def what_is(path: Path) -> str:
+    """`a file`, `a directory`, `a device` ..., following links; empty where there is nothing.
+
+    Raises OSError where that cannot be found out.
+    """
+    if not path.exists():
+        return ""
+    return _KINDS.get(stat.S_IFMT(path.stat().st_mode), "no file")
+
+
 def write_whole(path: Path, data: bytes) -> None:
-    """Write `data` beside `path` and rename it.  Raises CannotWrite with the system's reason."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write `data` beside `path`, or beside what it links to, and rename it.
+
+    Raises CannotWrite with the system's reason, or because what is there is no regular file:
+    renaming would replace a device by a file.
+    """
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
+        found = what_is(target)
+        if found not in ("", "a file"):
+            raise CannotWrite(f"{path} is {found}, not a file; choose another place")
         temporary.write_bytes(data)
-        os.replace(temporary, path)
+        os.replace(temporary, target)
+    except CannotWrite:
+        raise
     except OSError as error:
         raise CannotWrite(
             f"{path} cannot be written: {error.strerror}; choose another place"

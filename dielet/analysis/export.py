@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +12,34 @@ from dielet.analysis.frames import COMMANDS, RESULTS, Frame, command_frames, res
 from dielet.analysis.schema import Analysis
 from dielet.analysis.steps import Steps
 from dielet.analysis.table import Table
-from dielet.errors import Unsupported, UsageError
+from dielet.errors import Unsupported
+from dielet.files import CannotWrite
 
 
 def write_csv(table: Table, steps: Steps, found: Analysis, folder: str | Path) -> list[Path]:
-    """`commands.csv` and one file per part of the analysis, in `folder`; the files."""
-    folder = _folder(folder)
+    """`commands.csv` and one file per part of the analysis, in `folder`; the files.
+
+    Raises CannotWrite.
+    """
     written = []
-    path = folder / f"{COMMANDS}.csv"
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        for number, frame in enumerate(command_frames(table, steps)):
-            if number == 0:
-                writer.writerow(frame)
-            writer.writerows(rows_of(frame))
-    written.append(path)
-    for name in RESULTS:
-        rows = result_rows(found, name)
-        if rows:
-            path = folder / f"{name}.csv"
-            with path.open("w", newline="") as file:
-                out = csv.DictWriter(file, rows[0])
-                out.writeheader()
-                out.writerows(rows)
-            written.append(path)
+    with _folder(folder) as place:
+        path = place / f"{COMMANDS}.csv"
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file)
+            for number, frame in enumerate(command_frames(table, steps)):
+                if number == 0:
+                    writer.writerow(frame)
+                writer.writerows(rows_of(frame))
+        written.append(path)
+        for name in RESULTS:
+            rows = result_rows(found, name)
+            if rows:
+                path = place / f"{name}.csv"
+                with path.open("w", newline="") as file:
+                    out = csv.DictWriter(file, rows[0])
+                    out.writeheader()
+                    out.writerows(rows)
+                written.append(path)
     return written
 
 
@@ -43,24 +48,24 @@ def rows_of(frame: Frame) -> Iterable[Sequence[object]]:
 
 
 def write_parquet(table: Table, steps: Steps, found: Analysis, folder: str | Path) -> list[Path]:
-    """The same as Parquet files; needs the extra `arrow`."""
+    """The same as Parquet files; needs the extra `arrow`.  Raises CannotWrite, Unsupported."""
     arrow, parquet = _arrow()
-    folder = _folder(folder)
-    path = folder / f"{COMMANDS}.parquet"
-    writer = None
-    for frame in command_frames(table, steps):
-        part = arrow.table({name: _array(arrow, column) for name, column in frame.items()})
-        writer = writer or parquet.ParquetWriter(path, part.schema)
-        writer.write_table(part)
-    if writer is not None:
-        writer.close()
-    written = [path]
-    for name in RESULTS:
-        rows = result_rows(found, name)
-        if rows:
-            path = folder / f"{name}.parquet"
-            parquet.write_table(arrow.Table.from_pylist(rows), path)
-            written.append(path)
+    with _folder(folder) as place:
+        path = place / f"{COMMANDS}.parquet"
+        writer = None
+        for frame in command_frames(table, steps):
+            part = arrow.table({name: _array(arrow, column) for name, column in frame.items()})
+            writer = writer or parquet.ParquetWriter(path, part.schema)
+            writer.write_table(part)
+        if writer is not None:
+            writer.close()
+        written = [path]
+        for name in RESULTS:
+            rows = result_rows(found, name)
+            if rows:
+                path = place / f"{name}.parquet"
+                parquet.write_table(arrow.Table.from_pylist(rows), path)
+                written.append(path)
     return written
 
 
@@ -86,10 +91,12 @@ def _arrow() -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
-def _folder(folder: str | Path) -> Path:
+@contextmanager
+def _folder(folder: str | Path) -> Iterator[Path]:
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        yield folder
     except OSError as error:
-        raise UsageError(f"{folder} cannot be made: {error.strerror}; choose another") from None
-    return folder
+        reason = error.strerror or " ".join(str(error).split())
+        raise CannotWrite(f"{folder} cannot be written: {reason}; choose another place") from None

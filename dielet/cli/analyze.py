@@ -6,17 +6,19 @@ import argparse
 import math
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dielet.cli.console import Console
-from dielet.cli.exits import FAILED
+from dielet.cli.exits import DONE, FAILED
 from dielet.cli.parser import place
 from dielet.errors import UsageError
 
 if TYPE_CHECKING:
     from dielet.analysis.api import Analyzed
+    from dielet.analysis.schema import Budget
 
 HELP = "say where the time of a trace went, and what to do about it"
 WIDTH = 110
@@ -73,7 +75,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         window_ms=None if args.window is None else parse_window(args.window),
         what_if=_factors(args.what_if) or None,
     )
-    _write(args, console, done)
+    written = _write(args, console, done)
     if args.sql is not None:
         _ask(args.sql, console, done)
     else:
@@ -82,13 +84,18 @@ def run(args: argparse.Namespace, console: Console) -> int:
             from dielet.analysis.show import analysis_parts, rendered
 
             console.out(rendered(analysis_parts(done.found), *screen()), end="")
-    budget = done.found.budget
-    if budget is None or budget.passed:
-        return 0
+    kept = _told(done.found.budget, console)
+    return DONE if written and kept else FAILED
+
+
+def _told(budget: Budget | None, console: Console) -> bool:
+    """Whether the budget, if there is one, was kept; the lines that fail are errors."""
+    if budget is None:
+        return True
     for line in budget.lines:
         if not line.passed:
             console.error(f"dielet analyze: {budget.path}: {line.text}")
-    return FAILED
+    return budget.passed
 
 
 def screen() -> tuple[int, bool]:
@@ -131,19 +138,35 @@ def _programs(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _write(args: argparse.Namespace, console: Console, done: Analyzed) -> None:
+def _write(args: argparse.Namespace, console: Console, done: Analyzed) -> bool:
+    """Writes what is asked for; false when something of it cannot be written, which is told.
+
+    What was found is worth telling all the same.
+    """
     from dielet.analysis.export import write_csv, write_parquet
+    from dielet.analysis.html import write_html
+    from dielet.files import CannotWrite
 
-    if args.html is not None:
-        from dielet.analysis.html import write_html
+    def report(place: str) -> str:
+        return f"report: {write_html(done, place)}"
 
-        console.note(f"report: {write_html(done, args.html)}")
-    for folder, write in ((args.csv, write_csv), (args.parquet, write_parquet)):
-        if folder is not None:
-            files = write(done.table, done.steps, done.found, folder)
-            console.note(
-                f"{len(files)} tables: {', '.join(path.name for path in files)} in {folder}"
-            )
+    def tables(write: Callable[..., list[Path]], folder: str) -> str:
+        files = write(done.table, done.steps, done.found, folder)
+        return f"{len(files)} tables: {', '.join(path.name for path in files)} in {folder}"
+
+    written = True
+    for where, write in (
+        (args.html, report),
+        (args.csv, partial(tables, write_csv)),
+        (args.parquet, partial(tables, write_parquet)),
+    ):
+        if where is not None:
+            try:
+                console.note(write(where))
+            except CannotWrite as error:
+                console.error(f"dielet analyze: error: {error}")
+                written = False
+    return written
 
 
 def _ask(text: str, console: Console, done: Analyzed) -> None:

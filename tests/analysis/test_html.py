@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -106,11 +107,29 @@ def test_the_command_writes_it_whole_or_not_at_all(
     trace = toy().write(tmp_path / "toy.pb")
     assert main(["analyze", str(trace), "--html", str(tmp_path / "out.html"), "-q"]) == 0
     assert (tmp_path / "out.html").read_text("utf-8").startswith("<!doctype html>")
+    capsys.readouterr()
     assert main(["analyze", str(trace), "--html", str(tmp_path / "no" / "out.html")]) == 1
-    assert "out.html cannot be written: No such file" in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert "out.html cannot be written: No such file" in err
+    assert "Critical path" in out  # what was found is told all the same
     with pytest.raises(CannotWrite):
         write_html(examine(trace), tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.html", "toy.pb"]
+
+
+def test_it_replaces_nothing_but_files(tmp_path: Path, done: Analyzed) -> None:
+    pipe, link, behind = (tmp_path / name for name in ("pipe", "link", "behind"))
+    os.mkfifo(pipe)
+    with pytest.raises(CannotWrite, match="pipe is a pipe, not a file; choose another place"):
+        write_html(done, pipe)
+    with pytest.raises(CannotWrite, match="is a directory, not a file"):
+        write_html(done, tmp_path)
+    assert pipe.is_fifo() and sorted(tmp_path.iterdir()) == [pipe]
+    behind.write_text("old")
+    link.symlink_to(behind.name)
+    write_html(done, link)
+    assert link.is_symlink() and behind.read_text().startswith("<!doctype html>")
+    assert sorted(tmp_path.iterdir()) == sorted([pipe, link, behind])
 
 
 @pytest.mark.browser

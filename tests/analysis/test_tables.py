@@ -158,6 +158,21 @@ def test_csv(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert written == {COMMANDS, *RESULTS}
 
 
+@pytest.mark.parametrize("place", ["file", "taken"])
+def test_tables_that_cannot_be_written(
+    path: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    folder = path.with_name(place)
+    if place == "file":
+        folder.write_text("")
+    else:
+        (folder / "commands.csv").mkdir(parents=True)
+    code, out, err = call(capsys, path, "--csv", folder, "--json")
+    assert code == 1 and out.count("\n") == 1 and json.loads(out)["schema"] == 1
+    assert err.startswith(f"dielet analyze: error: {folder} cannot be written: ")
+    assert err.count("\n") == 1
+
+
 def test_parquet(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     code, _, _ = call(capsys, path, "--parquet", tmp_path / "out")
