@@ -42,7 +42,7 @@ from dielet.analysis.steps import (
 )
 from dielet.analysis.table import Table
 from dielet.analysis.traffic import bytes_of, dram_bytes, find_traffic
-from dielet.analysis.window import cut
+from dielet.analysis.window import cut, kept
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ def analyze(
 
     device: a device (name or file) whose peaks go before those that the trace names.  diff:
     another trace, from before, to compare with.  budget: a budget file to check.  window_ms: only
-    what begins between two times since the first slice.  what_if: kinds of commands, or engines,
-    and what share of their time they shall take; without it, everything on the critical path at
-    half.
+    the steps that begin and end between two times since the first slice.  what_if: kinds of
+    commands, or engines, and what share of their time they shall take; without it, everything on
+    the critical path at half.
 
     Raises MissingFile, DamagedFile for what is no trace or has no names that are understood, and
     UsageError for a budget with unknown keys.
@@ -93,6 +93,8 @@ def examine(
 
     def one(path: str | Path) -> Analyzed:
         table = open_table(path)
+        if table.attributes.get("dropped_command_count"):
+            table = kept(table)
         table = table if window_ms is None else cut(table, window_ms)
         return analysis_of(table, Path(path), device, what_if)
 
@@ -117,7 +119,7 @@ def analysis_of(
     rules = read_rules()
     queues = [queues_of(kind, table.runs) for kind in table.kinds]
     steps = find_steps(table, rules.limits)
-    answers = find_answers(steps)
+    answers = find_answers(steps, table.headless)
     sums = [sums_of(kind, len(table.bounds)) for kind in table.kinds]
     chiplets = len(
         {(lane.device, lane.chiplet) for lane in table.lanes if lane.chiplet is not None}

@@ -72,12 +72,10 @@ def _losses(table: Table) -> Iterator[Note]:
         yield Note(WARNING, f"{found.open_slices:,} slices have no end and are left out")
     if found.stray:
         yield Note(WARNING, f"{found.stray:,} ends belong to slices whose beginning is missing")
-    counted = int(said.get("command_count", found.commands))
-    if counted > found.commands + found.open_slices:
-        yield Note(
-            WARNING,
-            f"the trace says that it has {counted:,} commands; {found.commands:,} are there",
-        )
+    there = found.commands + found.left_out
+    counted = int(said.get("command_count", there))
+    if counted > there + found.open_slices:
+        yield Note(WARNING, f"the trace says that it has {counted:,} commands; {there:,} are there")
     if found.backward:
         yield Note(
             NOTE, f"{found.backward:,} dependencies point backwards in time and are left out"

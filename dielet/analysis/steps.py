@@ -157,7 +157,8 @@ def _uncovered(start: I64, end: I64, begin: int, finish: int) -> int:
     return finish - begin - int(covered)
 
 
-def find_answers(steps: Steps) -> tuple[Answer, ...]:
+def find_answers(steps: Steps, headless: bool) -> tuple[Answer, ...]:
+    """headless: the beginning of the first answer's work is not known."""
     found = []
     for number in sorted({step.answer for step in steps.steps if step.answer >= 0}):
         mine = [step for step in steps.steps if step.answer == number]
@@ -174,7 +175,7 @@ def find_answers(steps: Steps) -> tuple[Answer, ...]:
                 start_ns=begin,
                 prompt_tokens=None if None in valid else sum(v or 0 for v in valid),
                 new_tokens=rows + 1,
-                ttft_ns=ready - begin,
+                ttft_ns=None if headless and mine[0].number == 0 else ready - begin,
                 token_ns=span / len(decode) if span else None,
                 tokens_per_s=rows / (span * 1e-9) if span else None,
             )

@@ -147,7 +147,10 @@ class HostWork:
 
 @dataclass(frozen=True)
 class Found:
-    """What was counted on the way in; see `schema.Coverage`."""
+    """What was counted on the way in; see `schema.Coverage`.
+
+    left_out: commands of the trace that are not in the window.
+    """
 
     slices: int
     commands: int
@@ -161,6 +164,7 @@ class Found:
     stray: int
     truncated: bool
     old_names: bool
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,7 @@ class Table:
     """texts: of operations, kinds, shapes, formats, routes.  steps: (instance or None, sequence).
 
     layer and group, by operation's text: the layer's number (-1: none), and the operation with `*`
-    in its place.
+    in its place.  headless: something that was done for the first step or answer is not in it.
     """
 
     attributes: dict[str, int | str]
@@ -184,6 +188,7 @@ class Table:
     layer: dict[int, int]
     group: dict[int, str]
     found: Found
+    headless: bool = False
 
     @property
     def begin(self) -> int:

@@ -1,4 +1,4 @@
-"""A part of a trace: the runs that begin within some time, or of some steps."""
+"""A part of a trace: the steps within some time, or what is left after the oldest were dropped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from dielet.analysis.table import HostWork, Runs, Table
+from dielet.analysis.steps import PREFILL
+from dielet.analysis.table import Bool, HostWork, Runs, Table
 from dielet.errors import UsageError
 
 _OF_KINDS = ("start", "end", "nbytes", "ops", "percent", "bound")
@@ -28,16 +29,38 @@ def parse_window(text: str) -> tuple[float, float]:
 
 
 def cut(table: Table, window_ms: tuple[float, float]) -> Table:
-    """Only the runs, and the host's work, that begin in the window."""
+    """Only the steps, and the host's work, that begin and end in the window.
+
+    Half a step would be a fast one.  The host's work for steps that are left out is left out too.
+    """
     begin, end = (table.begin + edge * 1e6 for edge in window_ms)
-    runs = table.runs
-    mine = (runs.start >= begin) & (runs.start < end)
+    runs, host = table.runs, table.host
+    within = (runs.start >= begin) & (runs.end <= end)
+    mine = ~np.isin(runs.step, runs.step[~within])
     if not mine.any():
         whole = (table.finish - table.begin) * 1e-6
         raise UsageError(
-            f"no run begins between {window_ms[0]:g} and {window_ms[1]:g} ms; "
-            f"the trace has {whole:.3f} ms"
+            f"no step is whole between {window_ms[0]:g} and {window_ms[1]:g} ms; "
+            f"the trace has {whole:.3f} ms, its first step ends after "
+            f"{(_first_end(runs) - table.begin) * 1e-6:.3f} ms"
         )
+    inside = (host.start >= begin) & (host.end <= end) & ~np.isin(host.step, runs.step[~mine])
+    return _part(table, mine, inside)
+
+
+def _first_end(runs: Runs) -> int:
+    return int(runs.end[runs.step == runs.step[0]].max())
+
+
+def kept(table: Table) -> Table:
+    """Without the host's work for runs that were dropped: the window begins at the first run."""
+    inside = table.host.start >= table.runs.start.min()
+    return replace(_part(table, np.ones(len(table.runs), bool), inside), headless=True)
+
+
+def _part(table: Table, mine: Bool, inside: Bool) -> Table:
+    """Some of the runs and of the host's work, and what is counted of those."""
+    runs, host = table.runs, table.host
     number = np.cumsum(mine) - 1
     kinds = []
     for kind in table.kinds:
@@ -45,22 +68,38 @@ def cut(table: Table, window_ms: tuple[float, float]) -> Table:
         if rows.any():
             columns = {name: getattr(kind, name)[rows] for name in _OF_KINDS}
             kinds.append(replace(kind, runs=number[kind.runs[rows]], **columns))
-    kept = np.flatnonzero(mine)
-    columns = {name: getattr(runs, name)[kept] for name in _OF_RUNS}
-    inside = (table.host.start >= begin) & (table.host.start < end)
-    host = HostWork(
-        table.host.start[inside],
-        table.host.end[inside],
-        table.host.step[inside],
-        [what for what, keep in zip(table.host.what, inside.tolist(), strict=True) if keep],
+    chosen = np.flatnonzero(mine)
+    columns = {name: getattr(runs, name)[chosen] for name in _OF_RUNS}
+    first = int(chosen[0])
+    headless = bool(np.isin(host.step[~inside], columns["step"]).any()) or (
+        first > 0 and runs.phase[first] == PREFILL and bool(runs.past[first] > 0)
     )
+    found = table.found
+    commands = sum(kind.start.size for kind in kinds)
     return replace(
         table,
         runs=Runs(
-            phase=[runs.phase[n] for n in kept.tolist()],
-            program=[runs.program[n] for n in kept.tolist()],
+            phase=[runs.phase[n] for n in chosen.tolist()],
+            program=[runs.program[n] for n in chosen.tolist()],
             **columns,
         ),
         kinds=tuple(kinds),
-        host=host,
+        host=HostWork(
+            host.start[inside],
+            host.end[inside],
+            host.step[inside],
+            [what for what, keep in zip(host.what, inside.tolist(), strict=True) if keep],
+        ),
+        headless=table.headless or headless,
+        found=replace(
+            found,
+            slices=found.slices
+            - (found.commands - commands)
+            - int((~inside).sum())
+            - sum(bool(runs.program[n]) for n in np.flatnonzero(~mine).tolist()),
+            commands=commands,
+            left_out=found.left_out + found.commands - commands,
+            with_bytes=sum(int((kind.nbytes >= 0).sum()) for kind in kinds),
+            edges=sum(len(kind.edges) * len(kind.runs) for kind in kinds),
+        ),
     )

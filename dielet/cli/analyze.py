@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="take the peaks from this device, not from the trace",
     )  # fmt: skip
     parser.add_argument(
-        "--window", metavar="FROM:TO", help="only the runs that begin in this time, in ms"
+        "--window", metavar="FROM:TO", help="only the steps that begin and end in this time, in ms"
     )
     parser.add_argument(
         "--what-if", action="append", default=[], metavar="KIND=FACTOR",

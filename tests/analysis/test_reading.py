@@ -10,7 +10,7 @@ from dielet.analysis import analyze
 from dielet.analysis.names import group_of, layer_of
 from dielet.analysis.open import open_table
 from dielet.errors import DamagedFile, MissingFile, UsageError
-from tests.analysis.make import DEVICE, NEURAL, TASK, Maker, answers, engine, toy
+from tests.analysis.make import DEVICE, HOST, NEURAL, TASK, Maker, answers, engine, toy
 
 
 def notes(path: Path) -> str:
@@ -165,12 +165,41 @@ def test_foreign_slices_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_window(tmp_path: Path) -> None:
-    path = answers([100] * 5).write(tmp_path / "a.pb")
-    found = analyze(path, window_ms=(100e-6, 300e-6))
+    path = answers([100] * 5, command_count=6).write(tmp_path / "a.pb")
+    found = analyze(path, window_ms=(100e-6, 340e-6))
+    # The step from 340 on is not whole, and what the host does for it is not of the window.
     assert [step.start_ns for step in found.steps] == [120, 230]
-    assert found.coverage.window_ns == (110, 330)
-    with pytest.raises(UsageError, match=r"no run begins between 5 and 6 ms; the trace has 0.001"):
+    assert [step.token_ns for step in found.steps] == [None, 110]
+    cover = found.coverage
+    assert cover.window_ns == (110, 330) and cover.complete
+    assert (cover.steps, cover.commands, cover.host_slices, cover.slices) == (2, 2, 2, 6)
+    with pytest.raises(
+        UsageError, match=r"no step is whole between 5 and 6 ms; the trace has 0.00"
+    ):
         analyze(path, window_ms=(5, 6))
+
+
+def test_a_window_keeps_whole_steps(tmp_path: Path) -> None:
+    path = toy().write(tmp_path / "a.pb")
+    # The decode step is from 500 to 1000, its head from 920 on.
+    found = analyze(path, window_ms=(0, 950e-6))
+    assert [(s.phase, s.duration_ns) for s in found.steps] == [("prefill", 300)]
+    assert found.coverage.commands == 1 and found.coverage.dependencies == 0
+    assert [step.phase for step in analyze(path, window_ms=(450e-6, 2e-3)).steps] == ["decode"]
+    assert analyze(path, window_ms=(0, 2e-3)).speed.ttft_ns == 400
+    assert analyze(path, window_ms=(10e-6, 2e-3)).speed.ttft_ns is None  # `tokens` began before
+
+
+def test_after_drops_the_window_begins_at_the_first_run(tmp_path: Path) -> None:
+    t = toy()
+    t._attributes["dropped_command_count"] = 7
+    for n in range(5):
+        t.slice((DEVICE, HOST), f"i2_{n}_sample_0", 10 * n + 50, 10 * n + 60)
+    path = t.write(tmp_path / "a.pb")
+    found = analyze(path)
+    assert found.coverage.window_ns == (100, 1000) and found.coverage.host_slices == 1
+    host = next(phase for phase in found.phases if phase.name == "host")
+    assert host.total_ns == 100 + 20 and found.speed.ttft_ns is None
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ class Note(Struct, frozen=True):
 class Coverage(Struct, frozen=True):
     """What the trace contains, and what not.
 
-    commands: slices on engine tracks.  arguments: share of the commands that say their bytes.
+    slices, commands (slices on engine tracks), host_slices, steps and dependencies are those of the
+    window, losses those of the file.  arguments: share of the commands that say their bytes.
     dependencies: edges between commands that are known; resolved_waits: the share of the causes in
     words (`waited for`) that could be found.  dram_explained: bytes of the DRAM that commands
     account for over those of the counters.
@@ -113,7 +114,8 @@ class Phase(Struct, frozen=True):
 
 class Answer(Struct, frozen=True):
     """A prompt and what followed.  ttft_ns: from the first work for it to the end of its last
-    prefill chunk.  token_ns: mean time per further token; tokens_per_s: of those."""
+    prefill chunk; None when the first work is not in the window.  token_ns: mean time per
+    further token; tokens_per_s: of those."""
 
     number: int
     start_ns: int
