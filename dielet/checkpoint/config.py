@@ -13,6 +13,14 @@ from dielet.checkpoint.spec import SUPPORTED_MODEL_TYPES, ModelSpec, unsupported
 from dielet.errors import DamagedFile, DieletError, Unsupported, UsageError
 
 _REQUIRED = object()
+# Of any family: what a decoder that we compute has here, or leaves out.  Anything else is
+# another computation on the same weights.
+_ONLY = {
+    "is_causal": True,
+    "is_encoder_decoder": False,
+    "use_bidirectional_attention": False,
+    "alibi": False,
+}
 
 
 class Entries:
@@ -116,6 +124,15 @@ def spec_from_config(config: Entries, name: str, more_eos: Iterable[int] = ()) -
 
 
 def _refuse_unsupported(config: Entries) -> None:
+    for key, only in _ONLY.items():
+        value = config.values.get(key)
+        if value is not None and value is not only:
+            raise Unsupported(
+                f"{config.where}: {key} is {json.dumps(value)[:60]}, which is not supported; only "
+                f"{json.dumps(only)}"
+            )
+    if "rms_norm_eps" in config.values and config.values["rms_norm_eps"] is None:
+        raise DamagedFile(f"{config.where}: rms_norm_eps is null; a number above 0 is needed")
     quantization = config.get("quantization_config", dict, None)
     if quantization is not None:
         method = shown(quantization.get("quant_method"))

@@ -30,6 +30,7 @@ _ASKED = (
     "qwen3_moe",
     "smollm3",
 )  # whose windows are off unless `use_sliding_window` says otherwise
+_ALWAYS = ("gemma3_text", "mistral", "phi3")  # whose windows need no switch
 _LISTED = ("gemma3_text", "qwen2", "qwen3", "smollm3")  # in which `layer_types` decides
 
 _QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
@@ -97,8 +98,8 @@ def _gemma3(config: Config) -> dict[str, Any]:
     for key in ("final_logit_softcapping", "attn_logit_softcapping"):
         if config.values.get(key) is not None:
             raise Unsupported(f"{config.where}: {key} is not supported; only without it")
-    if config.get("use_bidirectional_attention", bool, False):
-        raise Unsupported(f"{config.where}: use_bidirectional_attention is not supported")
+    if config.values.get("query_pre_attn_scalar") == 0:
+        raise DamagedFile(f"{config.where}: query_pre_attn_scalar is 0; it must be above 0")
     return {
         "embedding_scale": config.get("hidden_size", int) ** 0.5,
         "attention_scalar": config.get("query_pre_attn_scalar", float, 256.0),
@@ -150,6 +151,10 @@ def _window(model_type: str, config: Config) -> dict[str, Any]:
         raise Unsupported(
             f"{config.where}: use_sliding_window is true, which {model_type} does not have"
         )
+    if (asked or model_type in _ALWAYS) and config.values.get("sliding_window") == 0:
+        raise DamagedFile(
+            f"{config.where}: sliding_window is 0; it must be above 0, or null for none"
+        )
     sliding: tuple[int, ...] = ()
     if window and (asked or model_type not in _ASKED):
         sliding = tuple(i for i in layers if _slides(model_type, config, i))
@@ -174,7 +179,7 @@ def _slides(model_type: str, config: Config, layer: int) -> bool:
         return layer in _no_rope(config)
     if model_type == "gemma3_text":
         return (layer + 1) % max(1, config.get("sliding_window_pattern", int, 6)) != 0
-    return model_type in ("mistral", "phi3", "qwen3_moe")
+    return model_type in (*_ALWAYS, "qwen3_moe")
 
 
 def _listed(config: Config, kinds: list[Any], layers: int) -> tuple[int, ...]:

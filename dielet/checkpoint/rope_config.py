@@ -28,8 +28,10 @@ def rope_fields(model_type: str, config: Config, head_dim: int) -> dict[str, Any
             )
         local = sliding.get("rope_theta", float, local)
         settings = nested.get(FULL, dict, {})
+    if model_type == "gemma3_text" and not local:
+        raise DamagedFile(f"{config.where}: rope_theta of {SLIDING} is 0; it must be above 1")
     where = config.within("rope_parameters", settings)
-    theta = where.get("rope_theta", float, None) or config.get("rope_theta", float, 10000.0)
+    theta = where.get("rope_theta", float, config.get("rope_theta", float, 10000.0))
     share = where.get("partial_rotary_factor", float, None)
     if share is None:
         share = config.get("partial_rotary_factor", float, 1.0)

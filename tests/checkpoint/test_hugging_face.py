@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from dielet.checkpoint import open_checkpoint, open_config
+from dielet.checkpoint.families import SUPPORTED_MODEL_TYPES
 from dielet.checkpoint.names import HEAD, tensor_shapes
 from dielet.errors import DamagedFile, DieletError, MissingFile, Unsupported
 
@@ -144,6 +145,9 @@ def test_special_tokens_are_kept_as_transformers_reads_them(tmp_path):
         ({"rope_scaling": {"type": "mrope", "factor": 2.0}}, "rope_type 'mrope'"),
         ({"partial_rotary_factor": 0.1}, "partial_rotary_factor is 0.1"),
         ({"hidden_act": "gelu"}, "activation 'gelu'"),
+        ({"is_encoder_decoder": True}, "is_encoder_decoder is true, which is not supported"),
+        ({"alibi": True}, "alibi is true, which is not supported; only false"),
+        ({"use_bidirectional_attention": "all"}, 'use_bidirectional_attention is "all"'),
     ],
 )
 def test_what_would_change_results_unnoticed_is_refused(tmp_path, changes, message):
@@ -162,12 +166,35 @@ def test_what_would_change_results_unnoticed_is_refused(tmp_path, changes, messa
         ({"eos_token_id": "</s>"}, "eos_token_id is '</s>', not token ids"),
         ({"eos_token_id": [-1]}, "not token ids"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings is '1', not bool"),
+        ({"rms_norm_eps": None}, "rms_norm_eps is null"),
+        ({"rope_theta": 0}, "rope_theta is 0.0; it must be above 1"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "rope_theta is 0.0"),
+        ({"model_type": "gemma3_text", "query_pre_attn_scalar": 0}, "query_pre_attn_scalar is 0"),
+        ({"model_type": "gemma3_text", "rope_local_base_freq": 0}, "rope_theta of sliding_att"),
+        ({"model_type": "gemma3_text", "sliding_window": 0}, "sliding_window is 0"),
+        ({"model_type": "mistral", "sliding_window": 0}, "sliding_window is 0; .* or null"),
+        ({"model_type": "phi3", "sliding_window": 0}, "sliding_window is 0"),
+        (
+            {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 0},
+            "sliding_window is 0",
+        ),
     ],
 )
 def test_a_configuration_that_makes_no_sense_is_named(tmp_path, changes, message):
     with pytest.raises(DamagedFile, match=message) as error:
         open_checkpoint(save(tmp_path, **changes))
     assert str(error.value).startswith(str(tmp_path / "config.json"))
+
+
+@pytest.mark.parametrize("family", SUPPORTED_MODEL_TYPES)
+def test_attention_that_looks_ahead_is_refused_of_every_family(tmp_path, family):
+    path = tmp_path / "config.json"
+    same = {"model_type": family, "is_causal": True, "alibi": None, "is_encoder_decoder": False}
+    path.write_text(json.dumps({**config(spec()), **same}))
+    assert open_config(path).model_type == family
+    path.write_text(json.dumps({**config(spec()), **same, "is_causal": False}))
+    with pytest.raises(Unsupported, match="is_causal is false, which is not supported; only true"):
+        open_config(path)
 
 
 ANYTHING = st.recursive(
