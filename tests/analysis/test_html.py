@@ -160,3 +160,6 @@ def test_a_browser_draws_it(tmp_path: Path, which: str) -> None:
     assert dom.count("<canvas") >= 1
     for finding in done.found.findings:
         assert f"<h3>{finding.title}</h3>" in dom
+    if which == "toy":
+        assert "hollow: bytes of scratchpad or shared memory" in dom
+        assert "without operations, so without a place here: weight_copy, copy" in dom

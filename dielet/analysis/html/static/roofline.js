@@ -20,15 +20,25 @@ function rooflineSection() {
   });
   draw.addEventListener("pointerleave", hideTip);
   searched.push(() => draw.redraw());
+  const without = [...new Set(A.roofline.filter((p) => p.level === "operation" && !p.ops).map((p) => p.kind || "no kind"))];
+  const notes = [
+    points.some(beside) && "hollow: bytes of scratchpad or shared memory, for which the memory roof is none",
+    without.length && `without operations, so without a place here: ${without.join(", ")}`,
+  ].filter(Boolean);
   return section("Roofline",
     el("div", { class: "tools" }, choose(levels, level, (v) => { level = v; }), choose(phases, phase, (v) => { phase = v; }),
       el("span", { class: "quiet" }, "size of a point: its time")),
     el("div", { class: "plot" }, draw), legend(kindOrder.filter((kind) => points.some((p) => p.kind === kind))),
-    verdictTable());
+    notes.map((note) => el("p", { class: "quiet" }, note)), verdictTable());
+}
+
+// Whether a point's bytes are not those of the DRAM, whose roof then says nothing of it.
+function beside(p) {
+  return A.peaks.dram !== null && p.peak_bytes_per_s === null;
 }
 
 function roofTip(p) {
-  return [p.name || p.level, `${opsRate(p.ops_per_s)}, ${rate(p.bytes_per_s)}, ${plain(p.intensity)} operations per byte`,
+  return [p.name || p.level, `${opsRate(p.ops_per_s)}, ${rate(p.bytes_per_s)}, ${plain(p.intensity)} operations per byte${beside(p) ? " of scratchpad or shared memory" : ""}`,
     `${time(p.seconds * 1e9)}${p.share === null ? "" : `, ${share(p.share)} of the nearest peak`}: ${p.verdict}`].join("\n");
 }
 
@@ -73,8 +83,10 @@ function paintRoofline(ctx, width, height, points) {
   const shown = points.map((point) => {
     const x = X(point.intensity), y = Y(point.ops_per_s);
     ctx.globalAlpha = 0.75;
-    ctx.fillStyle = matches(point.name) ? css("--hit") : kindColour(point.kind);
-    ctx.beginPath(); ctx.arc(x, y, 3 + 9 * Math.sqrt(point.seconds / longest), 0, 7); ctx.fill();
+    ctx.fillStyle = ctx.strokeStyle = matches(point.name) ? css("--hit") : kindColour(point.kind);
+    ctx.lineWidth = 2;
+    ctx.beginPath(); ctx.arc(x, y, 3 + 9 * Math.sqrt(point.seconds / longest), 0, 7);
+    if (beside(point)) ctx.stroke(); else ctx.fill();
     ctx.globalAlpha = 1;
     return { x, y, point };
   });
