@@ -57,6 +57,8 @@ CACHE = (
     if "cache" in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
     else "past_key_values"
 )
+# Arguments of `generate` that it uses itself, beside the model.
+NOT_FORWARDED = ("tokenizer", "assistant_tokenizer")
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
 
 
@@ -303,7 +305,11 @@ class DieletForCausalLM(GenerationMixin):
             input_ids = input_ids[:, -next_sequence_length:]
         rows = cache if cache is not None else past_key_values
         known = {"input_ids": input_ids, "attention_mask": attention_mask, "cache": rows}
-        return known | {name: value for name, value in inputs.items() if value is not None}
+        return known | {
+            name: value
+            for name, value in inputs.items()
+            if value is not None and name not in NOT_FORWARDED
+        }
 
     def _update_model_kwargs_for_generation(
         self, outputs: Output, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any

@@ -23,7 +23,7 @@ from transformers import (
 from dielet.compat.rows import Rows
 from dielet.compat.transformers import DieletForCausalLM
 from dielet.errors import CapacityError, DamagedFile, MissingFile, Unsupported, UsageError
-from tests.compat.tiny import PAD, VOCAB, Pair, prompts, words
+from tests.compat.tiny import PAD, VOCAB, Pair, bytewise, prompts, words
 from tests.numbers import measure, oracle
 from tests.tiny import CLASSES
 
@@ -187,6 +187,20 @@ def test_stopping_criteria_and_end_of_text(pairs) -> None:
     assert theirs.tolist() == ours.tolist()
     after = ours[1].tolist().index(end, 20) + 1
     assert set(ours[1, after:].tolist()) == {PAD}
+
+
+def test_stop_strings(pairs) -> None:
+    """The tokenizer that `generate` needs for them is no business of the model's."""
+    pair = pairs()
+    inputs = prompts(1, 30)
+    whole = pair.theirs.generate(**inputs, max_new_tokens=20, **GREEDY)
+    tokenizer = bytewise()
+    stop = tokenizer.decode(whole[0, 37])
+    theirs, ours = both(
+        pair, inputs, max_new_tokens=20, stop_strings=[stop], tokenizer=tokenizer, **GREEDY
+    )
+    assert theirs.tolist() == ours.tolist()
+    assert theirs.shape[1] < 50, "it stopped"
 
 
 def test_streamers(pairs, capsys) -> None:

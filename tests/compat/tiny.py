@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 VOCAB = 331
@@ -28,6 +28,22 @@ def words() -> PreTrainedTokenizerFast:
     vocab = {"<pad>": PAD, "<eos>": EOS} | {f"w{i}": i for i in range(2, VOCAB)}
     tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="w2"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", padding_side="left"
+    )
+
+
+def bytewise() -> PreTrainedTokenizerFast:
+    """A token per byte from id 2 on, and words after those: any text can be told apart in it."""
+    vocab = {"<pad>": PAD, "<eos>": EOS}
+    for piece in (
+        *sorted(pre_tokenizers.ByteLevel.alphabet()),
+        *(f"w{i}" for i in range(258, VOCAB)),
+    ):
+        vocab[piece] = len(vocab)
+    tokenizer = Tokenizer(models.BPE(vocab, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", padding_side="left"
     )
