@@ -121,10 +121,7 @@ def analysis_of(
     steps = find_steps(table, rules.limits)
     answers = find_answers(steps, table.headless)
     sums = [sums_of(kind, len(table.bounds)) for kind in table.kinds]
-    chiplets = len(
-        {(lane.device, lane.chiplet) for lane in table.lanes if lane.chiplet is not None}
-    )
-    limits = limits_of(table.attributes, device, chiplets)
+    limits = limits_of(table.attributes, device, table.chiplets)
     dram = [dram_bytes(table, kind) for kind in table.kinds]
     moved = bytes_of(table, dram)
     walked = walk(table, queues)

@@ -61,7 +61,7 @@ def compare(before: Table, after: Table, old: Analysis, new: Analysis, limits: L
     """before: of the other trace, after: of this one."""
     left, right = programs_of(before), programs_of(after)
     same = {phase: left.get(phase) == right.get(phase) for phase in {*left, *right}}
-    notes = [*_differences(old, new)]
+    notes = [*_differences(old, new, (before.chiplets, after.chiplets))]
     for phase in sorted(phase for phase, equal in same.items() if not equal):
         if phase in left and phase in right:
             notes.append(
@@ -87,13 +87,16 @@ def _list(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))
 
 
-def _differences(old: Analysis, new: Analysis) -> Iterable[str]:
-    """In what the traces differ beside their times."""
+def _differences(old: Analysis, new: Analysis, chiplets: tuple[int, int]) -> Iterable[str]:
+    """In what the traces differ beside their times.
+
+    chiplets: of each, as its tracks show them: workers do the commands of several.
+    """
     for what in ("model", "device", "clock", "host"):
         before, after = getattr(old.source, what), getattr(new.source, what)
         if before != after:
             yield f"another {what}: {before or 'not known'} before, {after or 'not known'} now"
-    counts = [len({e.chiplet for e in a.engines}) for a in (old, new)]
+    counts = [count or 1 for count in chiplets]
     if counts[0] != counts[1]:
         yield f"another number of chiplets: {counts[0]} before, {counts[1]} now"
     for name, analysis in (("before", old), ("now", new)):

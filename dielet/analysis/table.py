@@ -191,6 +191,11 @@ class Table:
     headless: bool = False
 
     @property
+    def chiplets(self) -> int:
+        """How many chiplets there are, over all devices; 0 where each device has but one die."""
+        return len({(e.device, e.chiplet) for e in self.lanes if e.chiplet is not None})
+
+    @property
     def begin(self) -> int:
         starts = [a for a in (self.runs.start, self.host.start) if len(a)]
         return min((int(a.min()) for a in starts), default=0)

@@ -11,7 +11,7 @@ from dielet.analysis.budget import KEYS, check_budget
 from dielet.analysis.measures import MEASURES
 from dielet.analysis.rules import read_rules
 from dielet.errors import MissingFile, UsageError
-from tests.analysis.make import NEURAL, Maker, answers, engine, toy
+from tests.analysis.make import DEVICE, NEURAL, Maker, answers, engine, toy
 
 
 def test_every_rule_has_its_measure() -> None:
@@ -92,6 +92,18 @@ def test_diff_of_slower_and_faster(tmp_path: Path) -> None:
     assert [c.change for c in back.changes if c.phase == "decode"] == ["faster"]
     total = next(t for t in back.totals if t.phase == "decode")
     assert total.change == pytest.approx(100 / 250 - 1)
+
+
+def test_diff_counts_chiplets_of_workers_too(tmp_path: Path) -> None:
+    def measured(chiplets: int) -> Path:
+        t = Maker(device_clock="measured", dielet_version="0", model="m", device="d", host="h")
+        for n in range(chiplets):
+            t.slice((DEVICE, f"Chiplet {n}", "Cores"), "i0_0_W0_a_0", 10 * n, 10 * n + 5)
+        return t.write(tmp_path / f"{chiplets}.pb")
+
+    diff = analyze(measured(4), diff=measured(2)).diff
+    assert diff is not None
+    assert "another number of chiplets: 2 before, 4 now" in diff.notes
 
 
 def test_budget(tmp_path: Path) -> None:
