@@ -93,6 +93,7 @@ class RBLNDecoderOnlyModelForCausalLMConfig(Runtime, Compilation, Unsaved):
             short = name.removeprefix(PREFIX)
             if short in ALIASES:
                 say_once(f"rbln_{short} is now called rbln_{ALIASES[short]}")
+                _check_alias(short, value, options)
                 short = ALIASES[short]
             if short not in OPTIONS:
                 near = difflib.get_close_matches(short, OPTIONS, 1)
@@ -144,6 +145,8 @@ class RBLNDecoderOnlyModelForCausalLMConfig(Runtime, Compilation, Unsaved):
             raise UsageError("use_position_ids needs use_attention_mask=True as well")
         if self.kvcache_partition_len is not None and self.attn_impl == "eager":
             raise UsageError("kvcache_partition_len goes with attn_impl flash_attn, not eager")
+        if self.kvcache_num_blocks and self.memory_budget is not None:
+            raise UsageError("memory_budget and kvcache_num_blocks exclude each other; give one")
         if self.attn_impl is None:
             self.attn_impl = "eager" if self.kvcache_partition_len is None else "flash_attn"
             if self.attn_impl == "flash_attn":
@@ -177,8 +180,6 @@ class RBLNDecoderOnlyModelForCausalLMConfig(Runtime, Compilation, Unsaved):
         self.kvcache_partition_len = part
         per_row = self.max_seq_len // part
         self._settle_blocks(part, "kvcache_partition_len", per_row * self.batch_size)
-        if self.kvcache_num_blocks and self.memory_budget is not None:
-            raise UsageError("memory_budget and kvcache_num_blocks exclude each other; give one")
         if self.kvcache_num_blocks and self.kvcache_num_blocks < per_row:
             raise UsageError(
                 f"kvcache_num_blocks is {self.kvcache_num_blocks}; one sequence of max_seq_len "
@@ -262,6 +263,17 @@ class RBLNDecoderOnlyModelForCausalLMConfig(Runtime, Compilation, Unsaved):
             batch_sizes=(1, *sorted(self.decoder_batch_sizes)),
             layers=layers,
         )
+
+
+def _check_alias(old: str, value: Any, options: Mapping[str, Any]) -> None:
+    """UsageError when an option has another value under its new name."""
+    new = ALIASES[old]
+    for name in (new, PREFIX + new):
+        if options.get(name, value) != value:
+            raise UsageError(
+                f"rbln_{new} is {options[name]!r} and rbln_{old}, its old name, is {value!r}; give "
+                f"rbln_{new} alone"
+            )
 
 
 def model_names(config: RBLNDecoderOnlyModelForCausalLMConfig) -> list[str]:

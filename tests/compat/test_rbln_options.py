@@ -113,6 +113,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "too many blocks": ({"max_seq_len": 1024, "kvcache_num_blocks": 2}, "from 0 .* to 1"),
     "blocks and budget": ({"kvcache_partition_len": 1024, "max_seq_len": 4096,
                            "kvcache_num_blocks": 4, "memory_budget": 0.5}, "exclude each other"),
+    "eager blocks and budget": ({"max_seq_len": 1024, "kvcache_num_blocks": 1,
+                                 "memory_budget": "80%"}, "exclude each other"),
+    "two names": ({"rbln_num_devices": 1, "rbln_tensor_parallel_size": 4},
+                  "rbln_num_devices is 1 and rbln_tensor_parallel_size, its old name, is 4"),
+    "two names, the other way": ({"tensor_parallel_size": 4, "num_devices": 2},
+                                 "num_devices is 2 and rbln_tensor_parallel_size, .* is 4"),
     "chunk": ({"max_seq_len": 64, "prefill_chunk_size": 96}, "on REBEL it is a positive multiple"),
     "no chunk": ({"max_seq_len": 64, "prefill_chunk_size": 0, "npu": "RBLN-CA25"}, "on ATOM"),
     "cache": ({"max_seq_len": 64, "cache_impl": "paged"}, "use static, sliding_window or hybrid"),
@@ -178,6 +184,8 @@ def test_flash_attention_when_a_partition_is_given(capsys: pytest.CaptureFixture
 
 def test_the_old_name_of_num_devices(capsys: pytest.CaptureFixture[str]) -> None:
     assert settled(max_seq_len=64, tensor_parallel_size=2).num_devices == 2
+    both = {"tensor_parallel_size": 2, "rbln_num_devices": 2}
+    assert settled(max_seq_len=64, **both).num_devices == 2, "the same said twice"
     assert "rbln_num_devices" in capsys.readouterr().err
 
 
