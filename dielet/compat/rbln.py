@@ -26,7 +26,7 @@ from dielet.errors import UsageError  # noqa: E402
 # Classes of optimum-rbln whose families dielet does not have.
 OTHERS = (
     "Exaone", "GPT2LMHead", "Gemma", "Gemma2", "Gemma4", "GptOss", "MidmLMHead",
-    "Mixtral", "OPT", "Phi", "Qwen2Moe", "Qwen3Moe", "Qwen3_5",
+    "Mixtral", "OPT", "Phi", "Qwen2Moe", "Qwen3_5",
 )  # fmt: skip
 INSTEAD = (
     "{name} is for any torch module, and dielet compiles decoder-only language models: use "

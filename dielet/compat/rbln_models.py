@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import GenerationConfig
+from transformers.generation import GenerationMode
 
 from dielet.checkpoint.open import open_config
 from dielet.compat import directories, rbln_artefact, rbln_memory, rbln_tracing
@@ -187,12 +189,41 @@ class RBLNDecoderOnlyModelForCausalLM(DieletForCausalLM):
                 "the left only; make the tokenizer with padding_side='left'"
             )
         lengths = [s.past + int(n) for s, n in zip(rows.states, real.sum(1), strict=True)]
+        if max(lengths) > config.max_seq_len:
+            raise CapacityError(
+                f"{max(lengths)} tokens do not fit the context of {config.max_seq_len}; shorten "
+                "the prompt or compile with a larger rbln_max_seq_len"
+            )
         needed = sum(-(-length // config.kvcache_block_size) for length in lengths)
-        if needed > config.kvcache_num_blocks and max(lengths) <= config.max_seq_len:
+        if needed > config.kvcache_num_blocks:
             raise NoBlock(
                 f"no free KV block: {needed} are needed and {config.kvcache_num_blocks} were "
                 "asked for; use a larger rbln_kvcache_num_blocks or memory_budget"
             )
+
+    def _prepare_cache_for_generation(
+        self,
+        generation_config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+        generation_mode: GenerationMode,
+        batch_size: int,
+        max_cache_length: int,
+    ) -> None:
+        """Refuse, before any work, an answer that the longest row has no place for."""
+        mask = model_kwargs.get("attention_mask")
+        padding = 0 if mask is None else int((mask == 0).sum(1).min())
+        limit, needed = self.rbln_config.max_seq_len, max_cache_length - padding
+        if needed > limit:
+            wanted, length = generation_config.max_new_tokens, generation_config.max_length
+            of = f"max_length {length}" if wanted is None else f"max_new_tokens {wanted}"
+            raise CapacityError(
+                f"prompt and answer of up to {needed + 1} tokens ({of}) do not fit the context of "
+                f"{limit}, where all but the last need a place: ask for {needed - limit} fewer, or "
+                "compile with a larger rbln_max_seq_len"
+            )
+        super()._prepare_cache_for_generation(
+            generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
+        )
 
     def _validate_generation_mode(self, *args: Any) -> None:
         try:
@@ -221,19 +252,21 @@ def _family(name: str, *model_types: str) -> type[RBLNDecoderOnlyModelForCausalL
 
 
 RBLNQwen3ForCausalLM = _family("RBLNQwen3ForCausalLM", "qwen3")
+RBLNQwen3MoeForCausalLM = _family("RBLNQwen3MoeForCausalLM", "qwen3_moe")
 RBLNQwen2ForCausalLM = _family("RBLNQwen2ForCausalLM", "qwen2")
 RBLNLlamaForCausalLM = _family("RBLNLlamaForCausalLM", "llama")
 RBLNMistralForCausalLM = _family("RBLNMistralForCausalLM", "mistral")
 RBLNGemma3ForCausalLM = _family("RBLNGemma3ForCausalLM", "gemma3_text")
 RBLNQwen3ForCausalLMConfig = RBLNQwen3ForCausalLM.config_class
+RBLNQwen3MoeForCausalLMConfig = RBLNQwen3MoeForCausalLM.config_class
 RBLNQwen2ForCausalLMConfig = RBLNQwen2ForCausalLM.config_class
 RBLNLlamaForCausalLMConfig = RBLNLlamaForCausalLM.config_class
 RBLNMistralForCausalLMConfig = RBLNMistralForCausalLM.config_class
 CLASSES = {
     each.__name__: each
     for each in (
-        RBLNQwen3ForCausalLM, RBLNQwen2ForCausalLM, RBLNLlamaForCausalLM, RBLNMistralForCausalLM,
-        RBLNGemma3ForCausalLM, RBLNDecoderOnlyModelForCausalLM,
+        RBLNQwen3ForCausalLM, RBLNQwen3MoeForCausalLM, RBLNQwen2ForCausalLM, RBLNLlamaForCausalLM,
+        RBLNMistralForCausalLM, RBLNGemma3ForCausalLM, RBLNDecoderOnlyModelForCausalLM,
     )
 }  # fmt: skip
 CLASS_OF: dict[str, str] = {

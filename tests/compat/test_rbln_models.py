@@ -150,6 +150,18 @@ def test_the_class_of_another_family(source: Path) -> None:
         RBLNLlamaForCausalLM.from_pretrained(source, True, **OPTIONS)
 
 
+def test_a_mixture_of_experts(tmp_path: Path) -> None:
+    theirs = make(tmp_path / "source", "qwen3_moe", spread=4.0, **SIZES)
+    words().save_pretrained(tmp_path / "source")
+    inputs = prompts(1, 20)
+    expected = theirs.generate(**inputs, max_new_tokens=6, **GREEDY).tolist()
+    options = {**OPTIONS, "rbln_batch_size": 1, "rbln_decoder_batch_sizes": [1]}
+    with rbln_models.RBLNQwen3MoeForCausalLM.from_pretrained(
+        tmp_path / "source", True, **options
+    ) as ours:
+        assert ours.generate(**inputs, max_new_tokens=6, **GREEDY).tolist() == expected
+
+
 def test_the_generic_class_takes_any_family(source: Path, tmp_path: Path) -> None:
     RBLNDecoderOnlyModelForCausalLM.from_pretrained(
         source, True, rbln_create_runtimes=False, model_save_dir=tmp_path / "m", **OPTIONS
@@ -402,10 +414,25 @@ def test_batches_that_were_not_compiled(model, source: Path, tmp_path: Path) -> 
 
 
 def test_lengths_beyond_max_seq_len(model) -> None:
-    with pytest.raises(ValueError, match=r"300 tokens .* context of 256"):
+    with pytest.raises(ValueError, match=r"302 tokens .* context of 256"):
         model.generate(torch.full((1, 300), 5), max_new_tokens=2, **GREEDY)
-    with pytest.raises(ValueError, match=r"257 tokens"):
-        model.generate(torch.full((1, 250), 5), max_new_tokens=20, **GREEDY)
+    with pytest.raises(ValueError, match=r"300 tokens .* larger rbln_max_seq_len"):
+        model(torch.full((1, 300), 5))
+
+
+def test_an_answer_that_cannot_fit_is_refused_before_any_work(model, monkeypatch) -> None:
+    inputs = prompts(2, 240)
+    fits = model.generate(**inputs, max_new_tokens=17, **GREEDY)
+    assert fits.shape == (2, 257), "the last token needs no place"
+    padded = {name: torch.nn.functional.pad(each, (9, 0)) for name, each in inputs.items()}
+    again = model.generate(**padded, max_new_tokens=17, **GREEDY)
+    assert again[:, 9:].tolist() == fits.tolist(), "padding needs none either"
+    monkeypatch.setattr(model.runtime, "forward", None)
+    message = r"258 tokens \({}\) do not fit the context of 256, .* ask for 1 fewer"
+    with pytest.raises(ValueError, match=message.format("max_new_tokens 18")):
+        model.generate(**inputs, max_new_tokens=18, **GREEDY)
+    with pytest.raises(ValueError, match=message.format("max_length 258")):
+        model.generate(**inputs, max_length=258, **GREEDY)
 
 
 def test_padding_on_the_left_only(model) -> None:
@@ -430,6 +457,7 @@ def test_no_free_block(source: Path) -> None:
 
 
 def test_classes() -> None:
-    assert set(rbln_models.CLASS_OF) == {"qwen3", "qwen2", "llama", "mistral", "gemma3_text"}
+    families = {"qwen3", "qwen3_moe", "qwen2", "llama", "mistral", "gemma3_text"}
+    assert set(rbln_models.CLASS_OF) == families
     for name, each in CLASSES.items():
         assert each.__name__ == name and each.config_class.__name__ == f"{name}Config"
