@@ -11,7 +11,7 @@ import numpy as np
 
 from dielet.analysis.table import I32, I64, Lane, Pieces
 
-_WAIT = re.compile(r"(.+)_(\d+) \(chiplet (\d+)\)(?: and \d+ more)?", re.DOTALL)
+_WAIT = re.compile(r"(.+)_(\d{1,9}) \(chiplet (\d{1,9})\)(?: and \d+ more)?", re.DOTALL)
 
 Command = tuple[int, int, int]
 """Operation, index, and the chiplet's number over all devices."""

@@ -34,7 +34,7 @@ class Details:
     trace: Trace
     slices: I64 | None = None
 
-    def _places(self, slices: I64) -> I64:
+    def places(self, slices: I64) -> I64:
         return slices if self.slices is None else np.searchsorted(self.slices, slices)
 
     def _values(self, key: str, slices: I64, is_text: bool) -> I64:
@@ -44,7 +44,7 @@ class Details:
         if argument is None or argument.is_text != is_text or not len(argument.slices):
             return out
         known = slices >= 0
-        places = self._places(slices[known])
+        places = self.places(slices[known])
         at = np.minimum(np.searchsorted(argument.slices, places), len(argument.slices) - 1)
         out[known] = np.where(argument.slices[at] == places, argument.values[at], NONE)
         return out
@@ -58,12 +58,12 @@ class Details:
         return [self.trace.texts[n] if n >= 0 else "" for n in found]
 
     def categories(self, slices: I64) -> list[str]:
-        numbers = self.trace.category[self._places(slices)].tolist()
+        numbers = self.trace.category[self.places(slices)].tolist()
         return [self.trace.texts[n] if n >= 0 else "" for n in numbers]
 
     def flows(self, slices: I64) -> I32:
         """int32 [n, 2]: arrows between some slices, as places in `slices`."""
-        wanted = self._places(slices)
+        wanted = self.places(slices)
         order = np.argsort(wanted, kind="stable")
         places = np.full((len(self.trace.flows), 2), NONE, np.int64)
         for side in (0, 1):

@@ -17,9 +17,10 @@ from dielet.profiler.tracks import HOST as HOST_TRACK
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
-_CHIPLET = re.compile(r"Chiplet (\d+)")
-_LAYER = re.compile(r"(?<=\.)(\d+)(?=\.)")
-_PREFIX = re.compile(r"(?:i(\d+)_)?(\d+)_(.+)", re.DOTALL)
+_CHIPLET = re.compile(r"Chiplet (\d{1,9})")
+_LAYER = re.compile(r"(?<=\.)(\d{1,9})(?=\.)")
+_PREFIX = re.compile(r"(?:i(\d{1,9})_)?(\d{1,9})_(.+)", re.DOTALL)
+_MOST = 999_999_999  # that a workload or a command is numbered with; larger ones are no names
 _ONE = "0_"  # stands before what follows the sequence, to make a name of it again
 COMMAND, RUN, WORK, OTHER = range(4)
 """What a slice can be: a command of an engine, a run of a program, host work, none of these."""
@@ -47,7 +48,7 @@ def read_rests(rests: Sequence[str], steps: list[Step]) -> tuple[Names, NDArray[
     operations: dict[str, int] = {}
     for row, rest in enumerate(rests):
         found = parse(_ONE + rest)
-        if found is not None:
+        if found is not None and max(found.workload or 0, found.command or 0) <= _MOST:
             operation = operations.setdefault(found.layer or "", len(operations))
             workload = -1 if found.workload is None else found.workload
             parts[row] = workload, operation, found.command or 0

@@ -58,6 +58,8 @@ from dielet.errors import DamagedFile
 from dielet.profiler.reader import Trace
 from dielet.program.records import BOUNDS
 
+_LATEST, _LONGEST = 1 << 62, 1 << 53  # ns; the second is 104 days, and exact as a float
+_COUNTS = ("dropped_command_count", "command_count", "peaks_count")
 MATRICES = ("start", "duration", "nbytes", "ops", "percent", "bound")
 
 
@@ -73,6 +75,7 @@ def table_of(events: Events, path: str = "the trace") -> Table:
     """The tables of a trace that has been read; `path` is for messages."""
     if not len(events):
         raise DamagedFile(_refusal(events, path, 0))
+    _check_times(events, path)
     role, lane, lanes, trace = _tracks(events)
     give_back()
     names, named, closed = events.names, events.step >= 0, events.duration >= 0
@@ -99,7 +102,7 @@ def table_of(events: Events, path: str = "the trace") -> Table:
     give_back()
     kinds, executors = with_executors(kinds, lanes, trace.attributes)
     return Table(
-        attributes=dict(trace.attributes),
+        attributes=_attributes(trace, path),
         texts=texts,
         bounds=BOUNDS,
         lanes=tuple(lanes),
@@ -128,6 +131,32 @@ def table_of(events: Events, path: str = "the trace") -> Table:
             old_names=old_names,
         ),
     )
+
+
+def _check_times(events: Events, path: str) -> None:
+    """Refuses times that no trace has, and with which sums would not fit."""
+    longest = int(np.argmax(events.duration))
+    first, last = int(events.start[0]), int(events.start[-1])
+    long = int(events.duration[longest])
+    if first >= 0 and last <= _LATEST and last - first <= _LONGEST and long <= _LONGEST:
+        return
+    details = events.details([longest])
+    name = int(details.trace.name[details.places(np.array([longest]))[0]])
+    raise DamagedFile(
+        f"{path} is damaged: its slices begin between {first} and {last} ns, and the longest, "
+        f"{details.trace.texts[name] if name >= 0 else 'without a name'!r}, takes {long} ns, where "
+        f"at most {_LONGEST} ns are possible; profile again"
+    )
+
+
+def _attributes(trace: Trace, path: str) -> dict[str, int | str]:
+    """The attributes; those that are counts or rates must be numbers."""
+    for key, value in trace.attributes.items():
+        if isinstance(value, str) and (key in _COUNTS or key.startswith("peak ")):
+            raise DamagedFile(
+                f"{path} is damaged: its attribute {key} is {value!r}, not a number; profile again"
+            )
+    return dict(trace.attributes)
 
 
 def _refusal(events: Events, path: str, commands: int) -> str:
@@ -165,13 +194,15 @@ def _runs(events: Events, marks: I64, at: I32) -> tuple[Runs, I32, I32]:
     marks: slices that stand for whole runs.
     """
     names = events.names
-    most = int(names.workload.max(initial=0)) + 1
+    # Numbered anew: what names say may be any number, and every one takes room below.
+    workloads, of_rest = np.unique(np.maximum(names.workload, 0), return_inverse=True)
+    most = len(workloads)
     kind = np.dtype(np.int32 if len(names.steps) * most < 1 << 31 else np.int64)
     key, mark_key = (np.empty(len(slices), kind) for slices in (at, marks))
     for out, slices in ((key, at), (mark_key, marks)):
         for low in range(0, len(slices), STRETCH):
             part = slices[low : low + STRETCH]
-            workload = np.maximum(names.workload[events.rest[part]], 0)
+            workload = of_rest[events.rest[part]]
             out[low : low + STRETCH] = events.step[part] * kind.type(most) + workload
     count = len(names.steps) * most
     start, end = np.full(count, np.iinfo(np.int64).max), np.full(count, NONE, np.int64)
@@ -202,7 +233,7 @@ def _runs(events: Events, marks: I64, at: I32) -> tuple[Runs, I32, I32]:
     phases = details.words("phase", said)
     runs = Runs(
         step=step,
-        workload=present % most,
+        workload=workloads[present % most].astype(np.int64),
         start=start[present],
         end=end[present],
         phase=[

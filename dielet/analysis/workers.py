@@ -17,7 +17,7 @@ import numpy as np
 from dielet.analysis.table import COMPUTE, I64, WORKER, Executor, Kind, Lane
 
 SAMPLE = 64  # runs of a kind that are looked at
-_WORKER = re.compile(r"worker (\d+)")
+_WORKER = re.compile(r"worker (\d{1,9})")
 
 
 def with_executors(

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from dielet.errors import DamagedFile
 from dielet.profiler import perfetto as p
 from dielet.profiler.scan import FIXED64, Buffer, Group, Hole, Shapes, fields
 
@@ -150,6 +151,8 @@ class Events:
         track = self._column("track")[order].astype(np.uint64)
         begins = (kind == p.BEGIN) | (kind == p.INSTANT)
         partner, stray = _pairs(track, kind)
+        if stray:
+            _check_ends(track, kind, time, packet, partner)
         number = np.full(len(packet), -1, np.int64)
         first = np.flatnonzero(begins)
         in_file = np.full(packets, -1, np.int64)
@@ -320,6 +323,23 @@ def _pairs(track: U64, kind: NDArray[np.generic]) -> tuple[I64, int]:
     ends = np.flatnonzero(kind[order] == p.END)
     partner[order[ends]] = order[ends - 1]
     return partner, 0
+
+
+def _check_ends(
+    track: U64, kind: NDArray[np.generic], time: I64, packet: I64, partner: I64
+) -> None:
+    """Refuses a slice whose end, later in the file, is earlier in time than its beginning."""
+    is_open = kind == p.BEGIN
+    is_open[partner[partner >= 0]] = False
+    begins = np.flatnonzero(is_open)
+    for end in np.flatnonzero((kind == p.END) & (partner < 0)).tolist():
+        low, high = np.searchsorted(begins, [end, np.searchsorted(track, track[end], "right")])
+        before = begins[low:high][packet[begins[low:high]] < packet[end]]
+        if len(before):
+            raise DamagedFile(
+                f"a slice begins at {int(time[before[0]])} ns and ends at {int(time[end])} ns, "
+                "before it begins; its clock was set back, or the file is altered: profile again"
+            )
 
 
 def _pairs_with_strays(track: U64, kind: NDArray[np.generic]) -> tuple[I64, int]:

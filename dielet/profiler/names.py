@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+_N = r"\d{1,18}"  # longer ones count nothing, and would not fit where numbers are kept
 _NAME = re.compile(
-    r"(?:i(?P<instance>\d+)_)?(?P<sequence>\d+)_"
-    r"(?:Device Workload_(?P<run>\d+)"
-    r"|(?:W(?P<workload>\d+)_)?(?P<layer>.+)_(?P<command>\d+))",
+    rf"(?:i(?P<instance>{_N})_)?(?P<sequence>{_N})_"
+    rf"(?:Device Workload_(?P<run>{_N})"
+    rf"|(?:W(?P<workload>{_N})_)?(?P<layer>.+)_(?P<command>{_N}))",
     re.DOTALL,
 )
 _PATH = re.compile(r"fused\((?P<parts>.*)\)")

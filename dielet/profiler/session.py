@@ -89,6 +89,8 @@ class Session:
     ) -> None:
         if not prefix or Path(prefix).name != prefix:
             raise UsageError(f"prefix is {prefix!r}; it must be the beginning of a file name")
+        if not (isinstance(memory, int) and isinstance(disk, int)):
+            raise UsageError(f"memory is {memory!r} and disk {disk!r}; both take a number of bytes")
         if memory < 1 << 16 or disk < 0:
             raise UsageError(
                 f"memory is {memory} and disk {disk} bytes; at least {1 << 16} and 0 are needed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 from dielet.analysis import analyze
 from dielet.analysis.names import group_of, layer_of
@@ -200,6 +201,49 @@ def test_after_drops_the_window_begins_at_the_first_run(tmp_path: Path) -> None:
     assert found.coverage.window_ns == (100, 1000) and found.coverage.host_slices == 1
     host = next(phase for phase in found.phases if phase.name == "host")
     assert host.total_ns == 100 + 20 and found.speed.ttft_ns is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "i0_{}_W0_b_0", "i{}_0_W0_b_0", "i0_0_W{}_b_0", "i0_0_W0_b_{}", "i0_0_W0_x.{}.b_0",
+        "i0_{}_Device Workload_0", "i0_0_Device Workload_{}",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("number", ["99999999999999999999", "999999999", "9" * 5000])
+def test_numbers_of_any_length(tmp_path: Path, name: str, number: str) -> None:
+    t = toy()
+    place = (DEVICE, "Device Workload") if "Workload" in name else engine(0, NEURAL)
+    t.slice(place, name.format(number), 1000, 1010)
+    coverage = analyze(t.write(tmp_path / "a.pb")).coverage
+    assert coverage.unnamed_slices + coverage.commands + coverage.steps >= 8 + 2
+
+
+@pytest.mark.parametrize("duration", [(1 << 63) - 2, 1 << 55])
+def test_times_that_cannot_be(tmp_path: Path, duration: int) -> None:
+    t = toy()
+    t.slice(engine(0, NEURAL), "i1_0_W1_late_0", 1, duration)
+    with pytest.raises(DamagedFile, match=r"damaged.*'i1_0_W1_late_0', takes"):
+        analyze(t.write(tmp_path / "a.pb"))
+
+
+def test_an_end_before_its_beginning(tmp_path: Path) -> None:
+    t = toy()
+    t.slice(engine(0, NEURAL), "i1_0_W1_late_0", 1200, None)
+    path = t.write(tmp_path / "a.pb")
+    end = pb.TracePacket(timestamp=1100, trusted_packet_sequence_id=1)
+    end.track_event.type, end.track_event.track_uuid = 2, t.track(*engine(0, NEURAL))
+    trace = pb.Trace(packet=[end])
+    path.write_bytes(path.read_bytes() + trace.SerializeToString())
+    with pytest.raises(DamagedFile, match="begins at 1200 ns and ends at 1100 ns, before it begin"):
+        analyze(path)
+
+
+def test_attributes_that_must_be_numbers(tmp_path: Path) -> None:
+    t = toy()
+    t._attributes["dropped_command_count"] = "many"
+    with pytest.raises(DamagedFile, match="dropped_command_count is 'many', not a number"):
+        analyze(t.write(tmp_path / "a.pb"))
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

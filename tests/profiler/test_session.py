@@ -99,7 +99,7 @@ def test_nothing_recorded_leaves_no_files(model: Model, tmp_path: Path) -> None:
 
 
 def test_bad_arguments(tmp_path: Path) -> None:
-    for bad in ({"prefix": "a/b"}, {"prefix": ""}, {"memory": 10}, {"disk": -1}):
+    for bad in ({"prefix": "a/b"}, {"prefix": ""}, {"memory": 10}, {"memory": "x"}, {"disk": -1}):
         with pytest.raises(UsageError):
             Session(tmp_path, **bad)  # type: ignore[arg-type]
     (tmp_path / "file").write_text("")
