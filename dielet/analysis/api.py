@@ -72,7 +72,7 @@ def analyze(
     the critical path at half.
 
     Raises MissingFile, DamagedFile for what is no trace or has no names that are understood, and
-    UsageError for a budget with unknown keys.
+    UsageError for a factor or a name of `what_if` that cannot be.
     """
     options = {"device": device, "window_ms": window_ms, "what_if": what_if}
     return examine(trace, diff=diff, budget=budget, **options).found  # type: ignore[arg-type]
@@ -91,14 +91,14 @@ def examine(
     if budget is not None:
         read_budget(budget)  # before the work, so that a wrong key is told at once
 
-    def one(path: str | Path) -> Analyzed:
+    def one(path: str | Path, what_if: Mapping[str, float] | None = None) -> Analyzed:
         table = open_table(path)
         if table.attributes.get("dropped_command_count"):
             table = kept(table)
         table = table if window_ms is None else cut(table, window_ms)
         return analysis_of(table, Path(path), device, what_if)
 
-    mine = one(trace)
+    mine = one(trace, what_if)
     found = mine.found
     if diff is not None:
         other = one(diff)
@@ -176,4 +176,6 @@ def analysis_of(
         timeline=find_timeline(table),
         gantts=find_gantts(table, steps, queues),
     )
-    return Analyzed(table, steps, replace(found, findings=find_findings(found, rules)))
+    # Findings say what half the time would bring, whatever else is asked.
+    usual = found if what_if is None else replace(found, what_if=find_what_if(table, walked))
+    return Analyzed(table, steps, replace(found, findings=find_findings(usual, rules)))

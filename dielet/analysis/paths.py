@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from dielet.analysis.operations import Key
 from dielet.analysis.queues import Queues
 from dielet.analysis.schema import Path, PathPart, WhatIf
 from dielet.analysis.table import F64, I64, Kind, Table
+from dielet.errors import UsageError
 
 MOST_KINDS = 8  # kinds of runs of one program that are looked at: those with most runs
 WAITING, END = "(waiting)", "(end of the run)"
@@ -161,25 +163,67 @@ def find_parts(table: Table, walked: Sequence[Walked]) -> tuple[PathPart, ...]:
 def find_what_if(
     table: Table, walked: Sequence[Walked], asked: Mapping[str, float] | None = None
 ) -> tuple[WhatIf, ...]:
-    """Every kind and engine that is on the path at SHRINK of its time, or what is asked for."""
-    cases: dict[str, list[tuple[str, str, float]]] = {}
-    for by in ("kind", "engine"):
-        for phase, times in path_times(table, walked, by).items():
-            whole = sum(times.values()) or 1.0
-            mine = cases.setdefault(phase, [])
-            for name, ns in times.items():
-                if name in (WAITING, END):
-                    continue
-                if asked is None and ns > SMALL * whole:
-                    mine.append((by, name, SHRINK))
-                elif asked and name in asked:
-                    mine.append((by, name, asked[name]))
+    """Every kind and engine that is on the path at SHRINK of its time, or what is asked for.
+
+    Raises UsageError for a factor that is none, and for a name that the trace does not have.
+    """
+    cases = _on_path(table, walked) if asked is None else _asked(table, walked, asked)
     found = []
     for phase, wanted in cases.items():
         if wanted:
             of_phase = [each for each in walked if each.kind.phase == phase]
             found += _cases(table, phase, wanted, of_phase)
     return tuple(sorted(found, key=lambda w: (w.phase, w.by, -w.gain)))
+
+
+Case = tuple[str, str, float]
+"""`kind` or `engine`, its name, the factor."""
+
+
+def _on_path(table: Table, walked: Sequence[Walked]) -> dict[str, list[Case]]:
+    cases: dict[str, list[Case]] = defaultdict(list)
+    for by in ("kind", "engine"):
+        for phase, times in path_times(table, walked, by).items():
+            least = SMALL * (sum(times.values()) or 1.0)
+            cases[phase] += [
+                (by, name, SHRINK)
+                for name, ns in times.items()
+                if name not in (WAITING, END) and ns > least
+            ]
+    return cases
+
+
+def _asked(
+    table: Table, walked: Sequence[Walked], asked: Mapping[str, float]
+) -> dict[str, list[Case]]:
+    names: dict[str, dict[str, set[str]]] = {"kind": {}, "engine": {}}
+    for each in walked:
+        for by, of_phase in names.items():
+            of_phase.setdefault(each.kind.phase, set()).update(labels(table, each.kind, by))
+    cases: dict[str, list[Case]] = defaultdict(list)
+    for name, factor in asked.items():
+        if not (math.isfinite(factor) and factor >= 0):
+            raise UsageError(
+                f"what if {name} took {factor} of its time: the factor must be a finite number, "
+                "0 or more; for example 0.5"
+            )
+        mine = [
+            (phase, by)
+            for by, of_phase in names.items()
+            for phase, known in of_phase.items()
+            if name in known
+        ]
+        if not mine:
+            kinds, engines = (
+                ", ".join(sorted(set().union(*of_phase.values()))) for of_phase in names.values()
+            )
+            raise UsageError(
+                f"what if {name!r} were faster: the trace has no such kind or engine; "
+                f"kinds: {kinds}; engines: {engines}"
+            )
+        for phase, by in mine:
+            cases[phase].append((by, name, factor))
+    return cases
 
 
 def _cases(

@@ -15,7 +15,8 @@ from rich.text import Text
 
 from dielet.analysis.engines import RUN
 from dielet.analysis.names import group_of
-from dielet.analysis.schema import Analysis, Diff, Engine, Operation
+from dielet.analysis.paths import SHRINK
+from dielet.analysis.schema import Analysis, Diff, Engine, Operation, WhatIf
 
 TOP = 12
 GAPS = 8
@@ -199,17 +200,26 @@ def _gaps(found: Analysis) -> RenderableType:
 
 
 def _paths(found: Analysis) -> RenderableType:
-    table = _table("critical path", "per run", "made of", "at half its time", right=(1,))
+    usual = all(w.factor == SHRINK for w in found.what_if)
+    title = "at half its time" if usual else "what if it took this much of its time"
+    table = _table("critical path", "per run", "made of", title, right=(1,))
     for path in found.paths:
         parts = [p for p in found.path_parts if (p.phase, p.by) == (path.phase, "kind")]
-        gains = [w for w in found.what_if if (w.phase, w.by) == (path.phase, "kind")]
+        cases = [w for w in found.what_if if w.phase == path.phase]
+        gains = [w for w in cases if w.by == "kind"][:2] if usual else cases
         table.add_row(
             path.phase,
             time(path.per_step_ns),
             ", ".join(f"{p.name} {percent(p.share)}" for p in parts[:3]),
-            ", ".join(f"{w.name} -{percent(w.gain)}" for w in gains[:2]),
+            ", ".join(_gain(w, usual) for w in gains),
         )
     return Group(_title("Critical path"), Padding(table, (0, 0, 0, 2)))
+
+
+def _gain(case: WhatIf, usual: bool) -> str:
+    sign = "+" if case.gain < 0 else "-"
+    factor = "" if usual else f" x {case.factor:g}:"
+    return f"{case.name}{factor} {sign}{percent(abs(case.gain))}"
 
 
 def _operations(found: Analysis) -> RenderableType:

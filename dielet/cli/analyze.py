@@ -112,7 +112,7 @@ def _factors(options: Sequence[str]) -> dict[str, float]:
             found[name] = float(factor)
         except ValueError:
             equals = ""
-        if not equals or found[name] < 0:
+        if not equals or not 0 <= found[name] < math.inf:
             raise UsageError(
                 f"--what-if is {text!r}; it takes KIND=FACTOR, for example weight_copy=0.5"
             )

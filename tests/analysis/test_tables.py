@@ -62,6 +62,14 @@ def test_budgets_decide_the_exit_code(path: Path, capsys: pytest.CaptureFixture[
     assert err == (f"dielet analyze: {budget}: ttft_ms_max: 0.0004, at most 0.0001 is asked\n")
 
 
+def test_what_if_says_its_factor(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = call(capsys, path)
+    assert "at half its time" in out
+    _, out, _ = call(capsys, path, "--what-if", "copy=0.8", "--what-if", "Task DMA=2")
+    assert "at half its time" not in out and "what if it took this much of its time" in out
+    assert "copy x 0.8: -0.5%" in out and "Task DMA x 2: +2.5%" in out
+
+
 def test_diff_on_the_page(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = answers([10]).write(path.with_name("other.pb"))
     code, out, _ = call(capsys, path, "--diff", other)
@@ -75,6 +83,9 @@ def test_diff_on_the_page(path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (["--window", "2:1"], "two times in ms"),
         (["--what-if", "linear"], "KIND=FACTOR"),
         (["--what-if", "linear=-1"], "KIND=FACTOR"),
+        (["--what-if", "linear=nan"], "KIND=FACTOR"),
+        (["--what-if", "linear=inf"], "KIND=FACTOR"),
+        (["--what-if", "nosuch=0.5"], "kinds: copy, linear"),
         (
             ["--sql", "select nonsense from commands"],
             "no such column: nonsense; commands has step,",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dielet.analysis import Analysis, analyze
+from dielet.errors import UsageError
 from tests.analysis.make import DEVICE, HOST, NEURAL, TASK, WEIGHTS, Maker, answers, engine, toy
 
 
@@ -150,8 +151,27 @@ def test_what_if_of_ones_own(tmp_path: Path) -> None:
              if w.phase == "decode"}  # fmt: skip
     # Products in no time: chiplet 1's is done at 770, the sum 775-785, the end 790.
     assert asked == {"linear": 290}
+    # What the trace's findings say of half the time does not change with what is asked.
+    assert analyze(path, what_if={"linear": 0.0}).findings == analyze(path).findings
     same = analyze(path, what_if={"linear": 1.0, WEIGHTS: 1.0}).what_if
     assert all(w.gain == 0 for w in same)
+
+
+@pytest.mark.parametrize("factor", [float("nan"), float("inf"), -1.0])
+def test_factors_that_cannot_be(tmp_path: Path, factor: float) -> None:
+    path = toy().write(tmp_path / "toy.pb")
+    with pytest.raises(UsageError, match="the factor must be a finite number"):
+        analyze(path, what_if={"linear": factor})
+
+
+def test_what_if_of_something_else(tmp_path: Path) -> None:
+    path = toy().write(tmp_path / "toy.pb")
+    words = r"'nosuch'.*kinds: copy, linear, weight_copy; engines: .*Neural DMA"
+    with pytest.raises(UsageError, match=words):
+        analyze(path, what_if={"nosuch": 0.5})
+    # The other trace of a diff need not have it.
+    other = answers([10]).write(tmp_path / "other.pb")
+    assert analyze(path, what_if={"copy": 0.5}, diff=other).diff is not None
 
 
 def test_gantt_and_timeline(found: Analysis) -> None:
