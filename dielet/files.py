@@ -7,10 +7,11 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from dielet.errors import DieletError
+from dielet.errors import DamagedFile, DieletError, MissingFile
 
+A_FILE = "a file"
 _KINDS = {
-    stat.S_IFREG: "a file",
+    stat.S_IFREG: A_FILE,
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
@@ -36,6 +37,21 @@ def what_is(path: Path) -> str:
     return _KINDS.get(stat.S_IFMT(path.stat().st_mode), "no file")
 
 
+def require_file(path: Path, wanted: str) -> None:
+    """Raises MissingFile where there is nothing, DamagedFile where there is something else.
+
+    wanted: what to give instead.
+    """
+    try:
+        found = what_is(path)
+    except OSError as error:
+        raise MissingFile(f"{path} cannot be read: {error.strerror}; give {wanted}") from None
+    if not found:
+        raise MissingFile(f"{path} does not exist; give {wanted}")
+    if found != A_FILE:
+        raise DamagedFile(f"{path} is {found}, not a file; give {wanted}")
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Write `data` beside `path`, or beside what it links to, and rename it.
 
@@ -46,7 +62,7 @@ def write_whole(path: Path, data: bytes) -> None:
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         found = what_is(target)
-        if found not in ("", "a file"):
+        if found not in ("", A_FILE):
             raise CannotWrite(f"{path} is {found}, not a file; choose another place")
         temporary.write_bytes(data)
         os.replace(temporary, target)

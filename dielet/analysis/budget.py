@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -10,7 +11,8 @@ from dielet.analysis.engines import RUN
 from dielet.analysis.rules import read_rules
 from dielet.analysis.schema import Analysis, Budget, BudgetLine
 from dielet.analysis.steps import DECODE, HOST
-from dielet.errors import MissingFile, UsageError
+from dielet.errors import DamagedFile
+from dielet.files import require_file
 
 Value = Callable[[Analysis], float | None]
 
@@ -81,37 +83,36 @@ KEYS = (*NUMBERS, *TABLES, FINDINGS, COMPLETE)
 
 
 def read_budget(path: str | Path) -> Mapping[str, object]:
-    """The budget at `path`; UsageError names the first thing in it that is wrong."""
+    """The budget at `path`; DamagedFile names the first thing in it that is wrong."""
     path = Path(path)
-    if not path.is_file():
-        raise MissingFile(f"{path} does not exist; give a budget file, see docs/analysis.md")
+    require_file(path, "a budget file, see docs/analysis.md")
     try:
         given = tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is no TOML file: {error}; see docs/analysis.md") from None
+        raise DamagedFile(f"{path} is no TOML file: {error}; see docs/analysis.md") from None
     for key, value in given.items():
         if key not in KEYS:
-            raise UsageError(f"{path}: unknown key {key!r}; known are {', '.join(KEYS)}")
+            raise DamagedFile(f"{path}: unknown key {key!r}; known are {', '.join(KEYS)}")
         if key in NUMBERS and not _is_number(value):
-            raise UsageError(f"{path}: {key} is {value!r}; it takes a number")
+            raise DamagedFile(f"{path}: {key} is {value!r}; it takes a finite number")
         if key in TABLES and not (isinstance(value, dict) and all(map(_is_number, value.values()))):
-            raise UsageError(f"{path}: {key} is {value!r}; it takes a table of numbers")
+            raise DamagedFile(f"{path}: {key} is {value!r}; it takes a table of finite numbers")
         if key == COMPLETE and not isinstance(value, bool):
-            raise UsageError(f"{path}: {COMPLETE} is {value!r}; it takes true or false")
+            raise DamagedFile(f"{path}: {COMPLETE} is {value!r}; it takes true or false")
         if key == FINDINGS:
             _check_findings(path, value)
     return given
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _check_findings(path: Path, value: object) -> None:
     known = [rule.name for rule in read_rules().rule]
     wrong = [name for name in value if name not in known] if isinstance(value, list) else [value]
     if wrong:
-        raise UsageError(
+        raise DamagedFile(
             f"{path}: {FINDINGS} has {wrong[0]!r}; it takes a list of {', '.join(known)}"
         )
 

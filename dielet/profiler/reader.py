@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dielet.errors import DamagedFile, MissingFile
+from dielet.errors import DamagedFile
+from dielet.files import require_file
 from dielet.profiler import perfetto as p
 from dielet.profiler.columns import Events, Texts
 from dielet.profiler.scan import Buffer, Group, Shapes, fields, records, split
@@ -31,6 +32,8 @@ _COMPRESSED = bytes((p.COMPRESSED << 3 & 127 | 2 | 128, p.COMPRESSED >> 4))
 _OTHERS = (p.INTERNED, p.TRACK_DESCRIPTOR, p.ATTRIBUTES, p.DEFAULTS)
 _MOST_UNPACKED = 64 << 20  # bytes that one compressed packet may become
 _UNPACKED_RUN = 32 << 20  # bytes of unpacked packets that are read together
+_GZIP, _ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+WANTED = "a trace, such as `dielet run --profile` writes"
 _LARGE_TABLE = 2000  # bytes of texts from which it pays to read them in columns
 
 
@@ -98,18 +101,30 @@ def read_trace(path: str | Path) -> Trace:
     as far as it goes, and says so.
     """
     path = Path(path)
-    if not path.is_file():
-        raise MissingFile(
-            f"{path} does not exist; give a trace, such as `dielet run --profile` writes"
-        )
+    require_file(path, WANTED)
     if path.stat().st_size == 0:
-        raise DamagedFile(f"{path} is empty")
+        raise DamagedFile(f"{path} is empty; give {WANTED}")
     with path.open("rb") as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    if hint := _hint(data[:64]):
+        raise DamagedFile(f"{path} is {hint}")
     try:
         return _Reader().read(np.frombuffer(data, np.uint8))
     except DamagedFile as error:
-        raise DamagedFile(f"{path}: {error}") from None
+        raise DamagedFile(
+            f"{path}: {error}; copy it again, profile again, or give {WANTED}"
+        ) from None
+
+
+def _hint(head: bytes) -> str:
+    """What a file is that is often taken for a trace of ours, and what to do with it."""
+    if head[:2] == _GZIP:
+        return "compressed with gzip; unpack it with `gunzip`, and give what is inside"
+    if head[:4] == _ZSTANDARD:
+        return "compressed with zstd; unpack it with `unzstd`, and give what is inside"
+    if head[:1] != b"\n" and head.lstrip()[:1] in (b"{", b"["):
+        return f"JSON, perhaps a Chrome trace, and not a Perfetto trace (.pb); give {WANTED}"
+    return ""
 
 
 def read_packets(data: Buffer) -> Trace:

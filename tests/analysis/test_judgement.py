@@ -10,7 +10,7 @@ from dielet.analysis import analyze
 from dielet.analysis.budget import KEYS, check_budget
 from dielet.analysis.measures import MEASURES
 from dielet.analysis.rules import read_rules
-from dielet.errors import MissingFile, UsageError
+from dielet.errors import DamagedFile, MissingFile
 from tests.analysis.make import DEVICE, NEURAL, Maker, answers, engine, toy
 
 
@@ -135,13 +135,16 @@ def test_budget(tmp_path: Path) -> None:
         ("busy_min = 1", ["busy_min is 1", "table"]),
         ("complete = 1", ["complete is 1", "true or false"]),
         ('forbidden_findings = ["nonsense"]', ["nonsense", "memory-bound"]),
+        ("ttft_ms_max = nan", ["ttft_ms_max is nan", "finite"]),
+        ("tokens_per_s_min = inf", ["tokens_per_s_min is inf", "finite"]),
+        ("[busy_min]\nworker = inf", ["busy_min is", "finite"]),
         ("ttft_ms_max = =", ["no TOML", "line 1"]),
     ],
 )
 def test_budgets_that_are_refused(tmp_path: Path, text: str, words: list[str]) -> None:
     path = tmp_path / "budget.toml"
     path.write_text(text)
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(DamagedFile) as raised:  # not a wrong command line
         analyze(tmp_path / "not looked at.pb", budget=path)
     assert all(word in str(raised.value) for word in words) and "\n" not in str(raised.value)
 

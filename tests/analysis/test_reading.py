@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import os
 from pathlib import Path
 
 import pytest
@@ -250,11 +252,25 @@ def test_what_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.pb"
     with pytest.raises(MissingFile, match="does not exist"):
         analyze(path)
+    for what, words in ((tmp_path, "is a directory"), (Path("/dev/null"), "is a device")):
+        with pytest.raises(DamagedFile, match=rf"{words}, not a file; give a trace, such as"):
+            analyze(what)
+    os.mkfifo(tmp_path / "pipe")
+    for name in ({"diff": tmp_path / "pipe"}, {"budget": tmp_path / "pipe"}):
+        good = toy().write(tmp_path / "good.pb")
+        with pytest.raises(DamagedFile, match=r"pipe is a pipe, not a file; give a"):
+            analyze(good, **name)  # type: ignore[arg-type]
+    path.write_bytes(gzip.compress(good.read_bytes()))
+    with pytest.raises(DamagedFile, match=r"compressed with gzip; unpack it with `gunzip`"):
+        analyze(path)
+    path.write_bytes(b"no trace at all")
+    with pytest.raises(DamagedFile, match=r"not a Perfetto trace.*; copy it again, profile again"):
+        analyze(path)
     path.write_bytes(b"")
     with pytest.raises(DamagedFile, match="is empty"):
         analyze(path)
-    path.write_text("[1, 2, 3]")
-    with pytest.raises(DamagedFile, match="not a Perfetto trace"):
+    path.write_text('{"traceEvents": []}')
+    with pytest.raises(DamagedFile, match=r"JSON, perhaps a Chrome trace.*; give a trace"):
         analyze(path)
     Maker(a=1).write(path)
     with pytest.raises(DamagedFile, match="without a single slice"):
