@@ -119,7 +119,20 @@ def directory_spec(directory: Path, roles: Roles | None = None) -> ModelSpec:
     if (directory / "generation_config.json").is_file():
         eos = read_json(directory / "generation_config.json").tokens("eos_token_id")
     eos += _eos_of_tokenizer(directory)
-    return spec_from_config(config, directory.resolve().name, eos)
+    return spec_from_config(config, model_name(directory), eos)
+
+
+def model_name(directory: Path) -> str:
+    """What a directory's model is called: as the directory, or as the hub does in its cache.
+
+    There a model is in models--ORGANISATION--NAME/snapshots/COMMIT.
+    """
+    directory = directory.resolve()
+    snapshots = directory.parent
+    kind, *parts = snapshots.parent.name.split("--")
+    if snapshots.name == "snapshots" and kind == "models" and parts:
+        return "/".join(parts)
+    return directory.name
 
 
 def _eos_of_tokenizer(directory: Path) -> tuple[int, ...]:

@@ -8,7 +8,12 @@ from dielet.checkpoint.base import Checkpoint
 from dielet.checkpoint.config import decoder_entries, read_json, spec_from_config
 from dielet.checkpoint.gguf import GgufCheckpoint, gguf_spec
 from dielet.checkpoint.gguf_file import GgufFile
-from dielet.checkpoint.hugging_face import HuggingFaceCheckpoint, directory_files, directory_spec
+from dielet.checkpoint.hugging_face import (
+    HuggingFaceCheckpoint,
+    directory_files,
+    directory_spec,
+    model_name,
+)
 from dielet.checkpoint.random import RandomCheckpoint
 from dielet.checkpoint.roles import Roles
 from dielet.checkpoint.spec import ModelSpec
@@ -44,7 +49,7 @@ def open_config(source: str | Path) -> ModelSpec:
         return directory_spec(path)
     if _is_gguf(path):
         return gguf_spec(GgufFile(path))
-    return spec_from_config(decoder_entries(read_json(path)), path.resolve().parent.name)
+    return spec_from_config(decoder_entries(read_json(path)), model_name(path.parent))
 
 
 def open_random(source: str | Path, seed: int) -> RandomCheckpoint:

@@ -69,3 +69,16 @@ def test_why_a_hub_id_could_not_be_fetched_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(MissingFile, match="pip install huggingface_hub"):
         open_config("some/model")
+
+
+def test_a_model_of_the_hubs_cache_is_called_by_its_id(tmp_path):
+    """Its directory is called after a commit, which says nothing in a trace or a message."""
+    one = spec()
+    snapshot = tmp_path / "models--some--model-1.5B" / "snapshots" / ("c" * 40)
+    snapshot.parent.mkdir(parents=True)
+    hugging_face(snapshot, one, weights(one))
+    assert open_checkpoint(snapshot).spec.name == "some/model-1.5B"
+    assert open_config(snapshot / "config.json").name == "some/model-1.5B"
+    other = tmp_path / "snapshots" / "mine"
+    other.parent.mkdir()
+    assert open_checkpoint(hugging_face(other, one, weights(one))).spec.name == "mine"
