@@ -73,7 +73,7 @@ def answer(runtime: Runtime, prompt_tokens: int, new_tokens: int, load_s: float)
     if prompt_tokens + new_tokens > runtime.max_seq_len:
         raise UsageError(
             f"{prompt_tokens} prompt and {new_tokens} new tokens do not fit the context of "
-            f"{runtime.max_seq_len}; ask for fewer or compile with a larger --max-seq-len"
+            f"{runtime.max_seq_len}; ask for fewer or compile with a larger max_seq_len"
         )
     state = runtime.new_state()
     prompt = (np.arange(prompt_tokens) * 7919 % runtime.spec.vocab).astype(np.int32)

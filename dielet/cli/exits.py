@@ -12,7 +12,7 @@ from types import FrameType
 from dielet.cli import streams
 from dielet.cli.console import Console
 from dielet.cli.parser import CommandLineError
-from dielet.errors import DieletError, UsageError
+from dielet.errors import CapacityError, DieletError, UsageError
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 SCRIPTS = "dielet exec"
@@ -23,7 +23,7 @@ _LONG = (
 )
 _WORDS = "temperature|seed|stop|system|thinking|raw|speculate|threads|group|minimum|layers|chiplets"
 _ARGUMENT = re.compile(
-    rf"\b({_LONG})\b"
+    rf"\b({_LONG}|(?:weights|kv)(?==))\b"
     rf"|^({_WORDS})(?= (is|has|needs|takes|goes|must|\d))|(?<=leave )({_WORDS})(?= out)"
 )
 _TYPED = {"thinking": "--no-thinking"}
@@ -63,8 +63,9 @@ def finish(program: str, console: Console, command: Callable[[], int], debug: bo
         code, message = FAILED, describe(error)
         if isinstance(error, UsageError):
             code = USAGE
-            # A script's own words are Python.
-            message = message if program == SCRIPTS else as_typed(message)
+        # A script's own words are Python.
+        if isinstance(error, UsageError | CapacityError) and program != SCRIPTS:
+            message = as_typed(message)
         return report(program, console, message, code, type(error).__name__)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -116,7 +117,10 @@ class RBLNDecoderOnlyModelForCausalLM(DieletForCausalLM):
         config.settle(spec.max_position)
         options = config.compile_options(layers)
         rbln_memory.settle_blocks(source, options, config)
-        directory = directories.compiled(source, options, out)
+        try:
+            directory = directories.compiled(source, options, out)
+        except CapacityError as error:
+            raise CapacityError(_as_rbln(str(error))) from error
         if out is not None:
             for name, content in rbln_artefact.files_of(directory, config, cls.__name__).items():
                 (directory / name).write_bytes(content)
@@ -233,6 +237,17 @@ class RBLNDecoderOnlyModelForCausalLM(DieletForCausalLM):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.directory)!r}, {self.rbln_config.npu})"
+
+
+def _as_rbln(message: str) -> str:
+    """What our compiler calls its options, as scripts for the vendor's write them."""
+    message = re.sub(r"\bweights=(\w+)", r"rbln_quantization={'weights': '\1'}", message)
+    names = {"prefill_chunk": "prefill_chunk_size", "batch_sizes": "batch_size"}
+    return re.sub(
+        r"\b(max_seq_len|num_devices|prefill_chunk|batch_sizes)\b",
+        lambda found: PREFIX + names.get(found[1], found[1]),
+        message,
+    )
 
 
 def _idle(given: dict[str, Any]) -> None:

@@ -212,7 +212,7 @@ class Model:
         if prompt > self.max_seq_len:
             raise CapacityError(
                 f"the prompt has {prompt} tokens, but the context of this model holds "
-                f"{self.max_seq_len}; shorten the prompt or compile with a larger --max-seq-len"
+                f"{self.max_seq_len}; shorten the prompt or compile with a larger max_seq_len"
             )
         room = self.max_seq_len - prompt + 1
         if wanted is None:

@@ -71,7 +71,7 @@ def measure(
     if longest > runtime.max_seq_len:
         raise UsageError(
             f"{longest} tokens do not fit the context of {runtime.max_seq_len}; ask for fewer "
-            "or compile with a larger --max-seq-len"
+            "or compile with a larger max_seq_len"
         )
     threads = runtime.threads
     kind = "bf16" if runtime.manifest.weights == "bf16" else "int8"

@@ -90,7 +90,7 @@ def _remedies(plan: Planner, owners: dict[str, int], limit: int, replan: Replan)
             size = _fitting(changes, limit, replan)
             if size:
                 name, value = next(iter(changes.items()))
-                found.append(f"--{name.replace('_', '-')} {value} ({show(size, SIZE)})")
+                found.append(f"{name}={value} ({show(size, SIZE)})")
                 break
     return found
 
@@ -113,7 +113,7 @@ def check_shared(device: Device, programs: Iterable[Program]) -> None:
             if limit and space.startswith("shared.") and size > limit:
                 chiplet = space.split(".")[1]
                 fewer = program.tokens * limit // size // 16 * 16
-                hint = "--prefill-chunk" if program.phase == "prefill" else "--batch-sizes"
+                hint = "prefill_chunk" if program.phase == "prefill" else "batch_sizes"
                 raise CapacityError(
                     f"{program.name} needs {show(size, SIZE)} of chiplet {chiplet}'s "
                     f"{show(limit, SIZE)} shared memory; use {hint} of at most {max(fewer, 1)}"

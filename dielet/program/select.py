@@ -24,7 +24,7 @@ def rung_for(rungs: Sequence[int], past: int, new: int) -> int:
             return rung
     raise CapacityError(
         f"{past + new} tokens ({past} in the cache and {new} new) do not fit the context of "
-        f"{rungs[-1]}; shorten the prompt or compile with a larger --max-seq-len"
+        f"{rungs[-1]}; shorten the prompt or compile with a larger max_seq_len"
     )
 
 

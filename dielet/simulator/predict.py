@@ -225,7 +225,7 @@ def predict(
     if batch not in planner.batch_sizes:
         raise UsageError(
             f"there is no decode program for a batch of {batch}; "
-            f"compile with --batch-sizes (there are {', '.join(map(str, planner.batch_sizes))})"
+            f"compile with batch_sizes (there are {', '.join(map(str, planner.batch_sizes))})"
         )
     if prompt_tokens + new_tokens - 1 > planner.max_seq_len:
         raise CapacityError(

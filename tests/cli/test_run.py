@@ -70,6 +70,7 @@ def test_a_prompt_that_is_too_long_is_an_error_with_both_numbers(dielet, saying)
     spoken = dielet("run", saying("yes"), "-p", "word " * 300)
     assert spoken.code == 1
     assert "the context of this model holds 256" in spoken.err
+    assert "compile with a larger --max-seq-len" in spoken.err
     assert saying.runtimes[-1].executed == []
 
 

@@ -387,11 +387,16 @@ def test_compile_options_stay_when_loading(saved: Path) -> None:
 
 
 def test_too_little_memory(source: Path) -> None:
-    with pytest.raises(ValueError, match=r"does not fit rebel100: .*; what would fit"):
+    with pytest.raises(ValueError, match=r"fit rebel100: .*; what would fit: rbln_\w+=") as found:
         RBLNQwen3ForCausalLM.from_pretrained(
             source, True, rbln_max_seq_len=4096, rbln_batch_size=60, num_hidden_layers=2,
             rbln_npu=str(_small_device(source.parent)),
         )  # fmt: skip
+    assert " --" not in str(found.value), "that is for a command line"
+    assert rbln_models._as_rbln("weights=int8 (1 MB); max_seq_len=64; use prefill_chunk of 64") == (
+        "rbln_quantization={'weights': 'int8'} (1 MB); rbln_max_seq_len=64; "
+        "use rbln_prefill_chunk_size of 64"
+    )
 
 
 def _small_device(folder: Path) -> Path:

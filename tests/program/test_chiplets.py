@@ -283,16 +283,16 @@ def test_too_little_dram_is_refused_with_owners_and_remedies(tmp_path: Path) -> 
         plan(QWEN, weights="bf16", device=str(device), chiplets=2)
     message = str(caught.value)
     assert re.search(r"chiplet \d needs [\d.]+ kB of 190 kB DRAM \(decoder weights", message)
-    assert "kv of 128 tokens" in message and "--num-devices" in message and "\n" not in message
-    changes = {"num_devices": r"--num-devices (\d+)", "max_seq_len": r"--max-seq-len (\d+)"}
+    assert "kv of 128 tokens" in message and "num_devices=" in message and "\n" not in message
+    changes = {"num_devices": r"num_devices=(\d+)", "max_seq_len": r"max_seq_len=(\d+)"}
     for option, pattern in changes.items():
         fits = {option: int(re.search(pattern, message)[1]), "kv_ladder": None}
         plan(QWEN, **{"weights": "bf16", "device": str(device), "chiplets": 2, **fits})
-    assert "--weights int8" in message
+    assert "weights=int8" in message
 
 
 def test_activations_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CapacityError, match=r"prefill_16_kv64 needs .* use --prefill-chunk"):
+    with pytest.raises(CapacityError, match=r"prefill_16_kv64 needs .* use prefill_chunk"):
         plan(QWEN, device=cramped(tmp_path, "1 MB", "5 kB"))
     with pytest.raises(CapacityError, match=r"piece of weights of \d+ bytes does not fit"):
         plan(QWEN, device=cramped(tmp_path, "1 kB", "1 MB"), weights="bf16")

@@ -63,7 +63,7 @@ def test_a_70b_on_four_devices() -> None:
 def test_what_does_not_fit_says_what_would() -> None:
     with pytest.raises(CapacityError, match=r"does not fit atom: chiplet 0 needs 1.*smaller model"):
         simulate(LLAMA_70B, "atom")
-    with pytest.raises(CapacityError, match=r"--weights int4 \(.*--num-devices \d+ \("):
+    with pytest.raises(CapacityError, match=r"weights=int4 \(.*num_devices=\d+ \("):
         simulate(LLAMA_70B, "atom-x4")
 
 
