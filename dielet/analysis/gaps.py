@@ -16,6 +16,8 @@ from dielet.analysis.table import I64, Bool, Executor, Kind, Table
 
 DEPENDENCY, OTHER_CHIPLET, DELAY = "dependency", "other chiplet", "delay"
 IMBALANCE, NO_WORK, HOST, UNKNOWN = "imbalance", "no work", "host", "unknown"
+NOT_RECORDED = "not recorded"
+_LOOK_BACK = 64  # slices of the host that began before an interval and may reach into it
 LONGEST = 200  # gaps that are told one by one
 ALL = "all engines"
 _CELLS = 1 << 21  # rows x edges that are looked at together
@@ -215,6 +217,7 @@ def _after(table: Table, kind: Kind, queue: Queues, found: Gaps) -> None:
 
 def _between(table: Table, found: Gaps) -> None:
     """Time in which no run was under way on a device."""
+    latest = np.maximum.accumulate(table.host.end)
     for device, executors in _devices(table).items():
         used = [kind.runs for kind in table.kinds
                 if table.executors[int(kind.pieces.executor[0])].device == device]  # fmt: skip
@@ -226,9 +229,11 @@ def _between(table: Table, found: Gaps) -> None:
         for place in np.flatnonzero(high > low).tolist():
             begin, end = int(low[place]), int(high[place])
             phase = phases[place] or phases[place - 1]
-            key = HOST, phase, ALL, "Host", _host_work(table, begin, end)
-            found.add(key, (end - begin) * len(executors), 1)
-            gap = Gap(-1, phase, None, ALL, begin, end - begin, HOST, phases[place], key[4])
+            work = _host_work(table, latest, begin, end)
+            for what, ns in work.items():
+                found.add((HOST, phase, ALL, "Host", what), ns * len(executors), 1)
+            most = max(work, key=lambda what: work[what])
+            gap = Gap(-1, phase, None, ALL, begin, end - begin, HOST, phases[place], most)
             found.longest.append((end - begin, gap))
 
 
@@ -239,14 +244,24 @@ def _devices(table: Table) -> dict[str, list[Executor]]:
     return found
 
 
-def _host_work(table: Table, begin: int, end: int) -> str:
-    """What the host did most of in an interval, if it is known."""
+def _host_work(table: Table, latest: I64, begin: int, end: int) -> dict[str, int]:
+    """What the host did in an interval, in ns, and the rest as NOT_RECORDED; all of it once.
+
+    latest: when everything of the host that began so far was done, by place.
+    """
     host = table.host
-    low = np.searchsorted(host.start, end)
-    first = max(int(low) - 64, 0)
+    last = int(np.searchsorted(host.start, end))
+    first = int(np.searchsorted(latest, begin, side="right"))
+    first = max(first, int(np.searchsorted(host.start, begin)) - _LOOK_BACK)
     spent: dict[str, int] = {}
-    for place in range(first, int(low)):
-        shared = min(int(host.end[place]), end) - max(int(host.start[place]), begin)
-        if shared > 0:
-            spent[host.what[place]] = spent.get(host.what[place], 0) + shared
-    return max(spent, key=lambda what: spent[what], default="")
+    covered = begin
+    for place in range(first, last):
+        done = min(int(host.end[place]), end)
+        mine = done - max(int(host.start[place]), covered)
+        if mine > 0:
+            spent[host.what[place]] = spent.get(host.what[place], 0) + mine
+            covered = done
+    rest = end - begin - sum(spent.values())
+    if rest > 0:
+        spent[NOT_RECORDED] = rest
+    return spent

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from dielet.analysis.gaps import IMBALANCE, OTHER_CHIPLET
+from dielet.analysis.gaps import HOST, IMBALANCE, NOT_RECORDED, OTHER_CHIPLET
 from dielet.analysis.paths import END, WAITING
 from dielet.analysis.schema import Analysis, Evidence, Phase
 from dielet.analysis.steps import HOST as HOST_PHASE
@@ -114,8 +114,11 @@ def host(found: Analysis) -> Iterator[Measure]:
     idle = next((phase for phase in found.phases if phase.name == HOST_PHASE), None)
     if idle is None:
         return
-    causes = [c for c in found.gap_causes if c.cause == "host"]
-    what = causes[0].waited_kind if causes else ""
+    spent: dict[str, int] = defaultdict(int)
+    for cause in found.gap_causes:
+        if cause.cause == HOST:
+            spent[cause.waited_kind] += cause.lost_ns
+    what = max(spent, key=lambda kind: spent[kind], default=NOT_RECORDED)
     modelled = found.source.clock == "modelled"
     yield Measure(
         HOST_PHASE,
@@ -127,7 +130,9 @@ def host(found: Analysis) -> Iterator[Measure]:
             Evidence("between two runs, median", idle.median_ns, NS),
         ),
         {
-            "what": what or "what the trace does not name",
+            "what": "What happens in most of it is not recorded"
+            if what == NOT_RECORDED
+            else f"The host is at work there, longest with {what or 'what has no name'}",
             "remedy": "A longer program per launch, or several sequences per step, share it."
             if modelled
             else "The first answer also pays for loading; profile a second one to see what stays.",

@@ -14,9 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from dielet.analysis.engines import RUN
+from dielet.analysis.gaps import HOST, NOT_RECORDED
 from dielet.analysis.names import group_of
 from dielet.analysis.paths import SHRINK
-from dielet.analysis.schema import Analysis, Diff, Engine, Operation, WhatIf
+from dielet.analysis.schema import Analysis, Diff, Engine, GapCause, Operation, WhatIf
 
 TOP = 12
 GAPS = 8
@@ -190,13 +191,20 @@ def _engines(found: Analysis) -> RenderableType:
 def _gaps(found: Analysis) -> RenderableType:
     table = _table("idle", "in", "cause", "gaps", "lost", "share", right=(3, 4, 5))
     for cause in found.gap_causes[:GAPS]:
-        waited = " ".join(part for part in (cause.waited_engine, cause.waited_kind) if part)
-        words = f"{cause.cause}: {waited}" if waited else cause.cause
+        words = _cause(cause)
         table.add_row(
             cause.engine, cause.phase, words, f"{cause.gaps:,}", time(cause.lost_ns),
             percent(cause.share),
         )  # fmt: skip
     return Group(_title("Gaps, by time lost over all engines"), Padding(table, (0, 0, 0, 2)))
+
+
+def _cause(cause: GapCause) -> str:
+    if cause.waited_kind == NOT_RECORDED:
+        return f"{cause.cause}, {NOT_RECORDED}"
+    engine = "" if cause.cause == HOST else cause.waited_engine
+    waited = " ".join(part for part in (engine, cause.waited_kind) if part)
+    return f"{cause.cause}: {waited}" if waited else cause.cause
 
 
 def _paths(found: Analysis) -> RenderableType:
