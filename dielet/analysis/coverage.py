@@ -12,6 +12,7 @@ from dielet.analysis.schema import Coverage, Note
 from dielet.analysis.steps import DECODE, HEAD, PREFILL, Steps
 from dielet.analysis.table import HOST, Table
 from dielet.analysis.traffic import Bytes
+from dielet.analysis.words import counted
 
 WARNING, NOTE = "warning", "note"
 _PHASES = (PREFILL, DECODE, HEAD)
@@ -24,10 +25,10 @@ def find_coverage(
     table: Table, steps: Steps, moved: Bytes, limits: Limits, walked: Sequence[Walked]
 ) -> Coverage:
     found = table.found
-    counted = moved.by_counters
+    shown = moved.by_counters
     explained = None
-    if counted is not None and counted.sum() > 0:
-        explained = float(moved.by_commands.sum() / counted.sum())
+    if shown is not None and shown.sum() > 0:
+        explained = float(moved.by_commands.sum() / shown.sum())
     dropped = table.attributes.get("dropped_command_count")
     notes = [
         *_losses(table),
@@ -63,23 +64,26 @@ def _losses(table: Table) -> Iterator[Note]:
     if dropped:
         yield Note(
             WARNING,
-            f"{dropped:,} commands were dropped, the oldest ones: the beginning is missing; "
+            f"{counted(dropped, 'command was', 'commands were')} dropped, the oldest: the "
+            "beginning is missing; "
             "profile a shorter part or give the session more memory",
         )
     if found.truncated:
         yield Note(WARNING, "the file is cut off: what came after the cut is missing")
     if found.open_slices:
-        yield Note(WARNING, f"{found.open_slices:,} slices have no end and are left out")
+        what = counted(found.open_slices, "slice has no end and is", "slices have no end and are")
+        yield Note(WARNING, f"{what} left out")
     if found.stray:
-        yield Note(WARNING, f"{found.stray:,} ends belong to slices whose beginning is missing")
+        what = counted(found.stray, "end belongs to a slice", "ends belong to slices")
+        yield Note(WARNING, f"{what} whose beginning is missing")
     there = found.commands + found.left_out
-    counted = int(said.get("command_count", there))
-    if counted > there + found.open_slices:
-        yield Note(WARNING, f"the trace says that it has {counted:,} commands; {there:,} are there")
+    told = int(said.get("command_count", there))
+    if told > there + found.open_slices:
+        has, are = counted(told, "command"), counted(there, "is", "are")
+        yield Note(WARNING, f"the trace says that it has {has}; {are} there")
     if found.backward:
-        yield Note(
-            NOTE, f"{found.backward:,} dependencies point backwards in time and are left out"
-        )
+        what = counted(found.backward, "dependency points", "dependencies point")
+        yield Note(NOTE, f"{what} backwards in time, and so left out")
 
 
 def _unknowns(table: Table, steps: Steps, explained: float | None) -> Iterator[Note]:
@@ -97,15 +101,18 @@ def _unknowns(table: Table, steps: Steps, explained: float | None) -> Iterator[N
     if len(models) > 1:
         yield Note(NOTE, f"{len(models)} models ran: answers follow in time, whoever gave them")
     if found.unnamed:
-        yield Note(NOTE, f"{found.unnamed:,} slices have names that are not understood")
+        what = counted(found.unnamed, "slice has a name that is", "slices have names that are")
+        yield Note(NOTE, f"{what} not understood")
     if found.with_bytes < found.commands:
         without = found.commands - found.with_bytes
-        yield Note(NOTE, f"{without:,} of {found.commands:,} commands do not say their bytes")
+        what = "does not say its" if without == 1 else "do not say their"
+        yield Note(NOTE, f"{without:,} of {counted(found.commands, 'command')} {what} bytes")
     if not found.edges:
         yield Note(NOTE, "no dependencies: the critical path follows the order of engines alone")
     if found.waits and found.waits_resolved < _RESOLVED * found.waits:
         missing = found.waits - found.waits_resolved
-        yield Note(NOTE, f"{missing:,} causes (`waited for`) name commands that are not there")
+        what = counted(missing, "cause (`waited for`) names", "causes (`waited for`) name")
+        yield Note(NOTE, f"{what} commands that are not there")
     if not table.counters:
         yield Note(NOTE, "no counters: bytes are those of the commands, memory in use is not known")
     if explained is not None and not _EXPLAINED[0] <= explained <= _EXPLAINED[1]:

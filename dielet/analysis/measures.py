@@ -15,6 +15,7 @@ from dielet.analysis.paths import END, WAITING
 from dielet.analysis.schema import Analysis, Evidence, Phase
 from dielet.analysis.steps import HOST as HOST_PHASE
 from dielet.analysis.steps import PREFILL
+from dielet.analysis.words import counted, verb
 
 SHARE, COUNT, NS, BYTES = "share", "count", "ns", "bytes"
 
@@ -165,6 +166,7 @@ def imbalance(found: Analysis) -> Iterator[Measure]:
             ),
             {
                 "engine": worst.waited_engine or worst.engine,
+                "ends": verb(worst.waited_engine or worst.engine, "ends"),
                 "kind": worst.waited_kind or "its last",
             },
         )
@@ -195,7 +197,7 @@ def small_transfers(found: Analysis) -> Iterator[Measure]:
             ),
             {
                 "limit": f"{limit // 1024} KiB",
-                "count": sum(r.small for r in routes),
+                "count": counted(sum(r.small for r in routes), "transfer"),
                 "route": worst.route,
             },
         )
@@ -287,7 +289,8 @@ def outliers(found: Analysis) -> Iterator[Measure]:
                     Evidence("median of its program", median[slowest.program], NS),
                 ),
                 {
-                    "count": len(slow),
+                    "count": counted(len(slow), "slow run"),
+                    "cost": "costs" if len(slow) == 1 else "cost",
                     "slowest": slowest.number,
                     "remedy": "See what ran beside them; the first run of a program also loads it."
                     if found.source.clock == "measured"
@@ -328,13 +331,20 @@ def longest_wait(found: Analysis) -> Iterator[Measure]:
             worst = mine[0]
             executors = len({(e.chiplet, e.engine) for e in found.engines if e.scope == "run"})
             waited = worst.waited_kind or worst.waited_engine
+            if worst.waited_kind == NOT_RECORDED:
+                waited = "what is not recorded"
             yield Measure(
                 phase.name,
                 worst.share,
                 worst.lost_ns / max(executors, 1),
                 0.0,
                 (Evidence(f"{worst.engine} waiting for {waited}", worst.lost_ns, NS),),
-                {"engine": worst.engine, "waited": waited, "count": worst.gaps},
+                {
+                    "engine": worst.engine,
+                    "waits": verb(worst.engine, "waits"),
+                    "waited": waited,
+                    "count": counted(worst.gaps, "gap"),
+                },
             )
 
 

@@ -170,8 +170,8 @@ def _refusal(events: Events, path: str, commands: int) -> str:
     trace = events.details([0]).trace
     example = trace.texts[int(trace.name[0])] if trace.name[0] >= 0 else ""
     return (
-        f"{path} is a trace, but none of its {len(events):,} slices ({commands:,} on engine "
-        f"tracks) is called like `i0_0_W0_LAYER_0`; the first is {example!r}; "
+        f"{path} is a trace, but no slice of {len(events):,} ({commands:,} on engine tracks) is "
+        f"called like `i0_0_W0_LAYER_0`; the first is {example!r}; "
         "give a trace of dielet's profiler, or one with such names"
     )
 

@@ -18,6 +18,7 @@ from dielet.analysis.gaps import HOST, NOT_RECORDED
 from dielet.analysis.names import group_of
 from dielet.analysis.paths import SHRINK
 from dielet.analysis.schema import Analysis, Diff, Engine, GapCause, Operation, WhatIf
+from dielet.analysis.words import counted
 
 TOP = 12
 GAPS = 8
@@ -128,8 +129,9 @@ def _coverage(found: Analysis) -> RenderableType:
     lines = [
         _title("Coverage"),
         Text(
-            f"  {c.steps:,} steps, {c.commands:,} commands, {c.dependencies:,} dependencies, "
-            f"{c.host_slices:,} slices of the host"
+            f"  {counted(c.steps, 'step')}, {counted(c.commands, 'command')}, "
+            f"{counted(c.dependencies, 'dependency', 'dependencies')}, "
+            f"{counted(c.host_slices, 'slice')} of the host"
             + ("; nothing is missing" if not c.notes else "")
         ),
     ]

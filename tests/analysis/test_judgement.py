@@ -11,7 +11,7 @@ from dielet.analysis.budget import KEYS, check_budget
 from dielet.analysis.measures import MEASURES
 from dielet.analysis.rules import read_rules
 from dielet.errors import DamagedFile, MissingFile
-from tests.analysis.make import DEVICE, NEURAL, Maker, answers, engine, toy
+from tests.analysis.make import DEVICE, NEURAL, TASK, Maker, answers, engine, toy
 
 
 def test_every_rule_has_its_measure() -> None:
@@ -44,13 +44,19 @@ def test_there_are_two_findings_even_where_nothing_is_wrong(tmp_path: Path) -> N
     t.slice(engine(0, "General Compute Engine"), "i0_0_W0_b_0", 1000, 2000, (arrow,), kind="norm")
     found = analyze(t.write(tmp_path / "a.pb"))
     assert [f.rule for f in found.findings] == ["largest-lever", "longest-wait"]
+    assert found.findings[1].cause.startswith("1 gap, ")
+    other = Maker(device_clock="modelled")
+    other.slice(engine(0, NEURAL), "i0_0_W0_b_0", 1000, 2000, (arrow,), kind="norm")
+    other.slice(engine(0, TASK), "i0_0_W0_a_0", 0, 1000, (arrow,), kind="linear")
+    wait = analyze(other.write(tmp_path / "b.pb")).findings[1]
+    assert f"{NEURAL} wait longest for linear" in wait.title
 
 
 def test_slow_runs_are_a_finding(tmp_path: Path) -> None:
     found = analyze(answers([100] * 8 + [400]).write(tmp_path / "a.pb"))
     slow = next(f for f in found.findings if f.rule == "outliers")
     assert slow.cost_ns == 300 and slow.gain == pytest.approx(300 / 1200)
-    assert "1 slow runs of decode" in slow.title and "step 9" in slow.cause
+    assert "1 slow run of decode costs" in slow.title and "step 9" in slow.cause
 
 
 def test_padding_is_a_finding_where_it_is_computed(tmp_path: Path) -> None:

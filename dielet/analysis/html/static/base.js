@@ -29,6 +29,7 @@ const rate = known((n) => scaled(n, 1000, ["B/s", "kB/s", "MB/s", "GB/s", "TB/s"
 const opsRate = known((n) => scaled(n, 1000, ["op/s", "kop/s", "Mop/s", "Gop/s", "Top/s", "Pop/s"]));
 const count = known((n) => Math.round(n).toLocaleString("en-US"));
 const share = known((v) => `${(100 * v).toFixed(v !== 0 && Math.abs(v) < 0.1 ? 1 : 0)} %`);
+const counted = (n, one, more = `${one}s`) => `${count(n)} ${n === 1 ? one : more}`;
 const plain = known((v) => (Number.isInteger(v) ? count(v) : v.toFixed(v < 10 ? 2 : 1)));
 const unit = { share, ns: time, bytes, count, "": plain };
 const figure = (value, name) => (unit[name] ? unit[name](value) : `${plain(value)} ${name}`);

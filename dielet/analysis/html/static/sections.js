@@ -10,7 +10,7 @@ function summarySection() {
     card("Tokens per second", s.tokens_per_s === null ? "–" : plain(s.tokens_per_s)),
     card("Prompt tokens per second", s.prefill_tokens_per_s === null ? "–" : plain(s.prefill_tokens_per_s)),
     card("DRAM bytes per token", bytes(s.dram_bytes_per_token)),
-    card("Commands", count(c.commands), `${count(c.steps)} steps, ${count(c.dependencies)} dependencies`),
+    card("Commands", count(c.commands), `${counted(c.steps, "step")}, ${counted(c.dependencies, "dependency", "dependencies")}`),
   ];
   const said = c.notes.length ? c.notes.map((note) => el("p", { class: `note ${note.severity}` }, note.text))
     : [el("p", { class: "note" }, "The trace is complete: nothing was dropped, every command has its arguments.")];

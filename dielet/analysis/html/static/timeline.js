@@ -66,12 +66,12 @@ function paintTimeline(ctx, view, says) {
   const sparse = D.drawn < D.commands && total > 0 && total <= MOST_DRAWN && view.to - view.from < 40 * A.timeline.bin_ns;
   if (single || sparse) {
     paintCommands(inView, rowOf, put);
-    says.textContent = `${count(total)} commands`;
+    says.textContent = counted(total, "command");
     return;
   }
   paintBins(ctx, view);
   if (wanted && starts.length) paintCommands(runs.length > 400 ? [] : inView, rowOf, put, true);
-  says.textContent = wanted ? `busy, in bins; ${count(matchCount())} commands match, n and p go to them` : "busy, in bins; zoom in for commands";
+  says.textContent = wanted ? `busy, in bins; ${counted(matchCount(), "command matches", "commands match")}, n and p go there` : "busy, in bins; zoom in for commands";
 }
 
 function paintCommands(chosen, rowOf, put, onlyHits = false) {
