@@ -32,13 +32,21 @@ class Amount:
         return Amount(time, self.nbytes / runs, self.commands / runs)
 
 
-def amounts(table: Table, by_program: Mapping[str, bool]) -> dict[Key, Amount]:
-    """Means per run.  by_program: whether programs of a phase are told apart."""
-    sums: dict[Key, Amount] = defaultdict(Amount)
+def runs_of(table: Table, by_program: Mapping[str, bool]) -> Counter[tuple[str, str]]:
+    """How often each phase's program ran; `by_program` as for `amounts`."""
     runs: Counter[tuple[str, str]] = Counter()
     for kind in table.kinds:
         program = kind.program if by_program.get(kind.phase, True) else ""
         runs[kind.phase, program] += len(kind.runs)
+    return runs
+
+
+def amounts(table: Table, by_program: Mapping[str, bool]) -> dict[Key, Amount]:
+    """Means per run.  by_program: whether programs of a phase are told apart."""
+    sums: dict[Key, Amount] = defaultdict(Amount)
+    runs = runs_of(table, by_program)
+    for kind in table.kinds:
+        program = kind.program if by_program.get(kind.phase, True) else ""
         times = kind.time().tolist()
         nbytes = np.maximum(kind.nbytes, 0).sum(axis=0).tolist()
         names = zip(kind.pieces.operation.tolist(), kind.pieces.kind.tolist(), strict=True)
@@ -69,7 +77,8 @@ def compare(before: Table, after: Table, old: Analysis, new: Analysis, limits: L
                 "now): its operations are compared over all of them"
             )
     spans = {phase.name: phase.mean_ns for phase in (*old.phases, *new.phases)}
-    changes = align(amounts(before, same), amounts(after, same), spans, limits)
+    runs = {**runs_of(before, same), **runs_of(after, same)}
+    changes = align(amounts(before, same), amounts(after, same), spans, limits, runs)
     said = {(f.rule, f.phase): f.title for f in new.findings}
     was = {(f.rule, f.phase): f.title for f in old.findings}
     return Diff(
@@ -109,8 +118,12 @@ def align(
     after: Mapping[Key, Amount],
     spans: Mapping[str, float],
     limits: Limits,
+    runs: Mapping[tuple[str, str], int],
 ) -> tuple[Change, ...]:
-    """Changes, the largest first.  spans: how long a run of each phase takes."""
+    """Changes, those first that cost or gain most over all runs.
+
+    spans: how long a run of each phase takes.  runs: how often each phase's program ran.
+    """
     found = []
     for key in dict.fromkeys([*before, *after]):
         old, new = before.get(key), after.get(key)
@@ -140,9 +153,10 @@ def align(
                 after_bytes=None if new is None else new.nbytes,
                 before_commands=None if old is None else old.commands,
                 after_commands=None if new is None else new.commands,
+                runs=runs.get((phase, program), 1),
             )
         )
-    return tuple(sorted(found, key=lambda c: (-abs(c.delta_ns), -_delta_bytes(c))))
+    return tuple(sorted(found, key=lambda c: (-abs(c.delta_ns) * c.runs, -_delta_bytes(c))))
 
 
 def _value(amount: Amount | None, timed: bool) -> float:

@@ -20,7 +20,7 @@ def compare_programs(before: str | Path, after: str | Path) -> Diff:
     Raises MissingFile or DamagedFile for what is no model directory.
     """
     old, new = _load(Path(before)), _load(Path(after))
-    changes = align(old[1], new[1], {}, read_rules().limits)
+    changes = align(old[1], new[1], {}, read_rules().limits, {})
     programs = [_sums(side[1]) for side in (old, new)]
     notes = [
         f"another {name}: {a} before, {b} now" for name, a, b in _facts(old[0], new[0]) if a != b

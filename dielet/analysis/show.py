@@ -274,7 +274,8 @@ def diff_parts(diff: Diff) -> Iterator[RenderableType]:
         values = (time(before), time(after)) if timed else (amount(before, "B"), amount(after, "B"))
         rows.add_row(escape(short(name)), where, kind, change, *values)
     rest = f"  and {len(groups) - CHANGES:,} more" if len(groups) > CHANGES else ""
-    parts: list[RenderableType] = [_title(f"Operations: {counts}")]
+    ranked = ", ranked by their cost over all runs" if timed and groups else ""
+    parts: list[RenderableType] = [_title(f"Operations: {counts}{ranked}")]
     if groups:
         parts.append(Padding(rows, (0, 0, 0, 2)))
     if rest:
@@ -285,16 +286,18 @@ def diff_parts(diff: Diff) -> Iterator[RenderableType]:
 
 
 def _grouped(diff: Diff) -> list[tuple[tuple[str, str, str, str], tuple[float, float]]]:
-    """What changed, all layers' together: before and now, the largest changes first."""
+    """What changed, all layers' together: before and now, most costly over all runs first."""
     sums: dict[tuple[str, str, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    runs: dict[tuple[str, str, str, str], int] = {}
     for c in diff.changes:
         if c.change != "same":
             timed = c.before_ns is not None or c.after_ns is not None
-            both = sums[group_of(c.operation), c.program or c.phase, c.kind, c.change]
+            key = group_of(c.operation), c.program or c.phase, c.kind, c.change
+            both, runs[key] = sums[key], c.runs
             both[0] += (c.before_ns if timed else c.before_bytes) or 0.0
             both[1] += (c.after_ns if timed else c.after_bytes) or 0.0
-    ranked = sorted(sums.items(), key=lambda item: -abs(item[1][1] - item[1][0]))
-    return [(key, (before, after)) for key, (before, after) in ranked]
+    ranked = sorted(sums, key=lambda key: -abs(sums[key][1] - sums[key][0]) * runs[key])
+    return [(key, (sums[key][0], sums[key][1])) for key in ranked]
 
 
 def _change(share: float | None) -> Text:

@@ -10,6 +10,7 @@ from dielet.analysis import analyze
 from dielet.analysis.budget import KEYS, check_budget
 from dielet.analysis.measures import MEASURES
 from dielet.analysis.rules import read_rules
+from dielet.cli.main import main
 from dielet.errors import DamagedFile, MissingFile
 from tests.analysis.make import DEVICE, NEURAL, TASK, Maker, answers, engine, toy
 
@@ -98,6 +99,28 @@ def test_diff_of_slower_and_faster(tmp_path: Path) -> None:
     assert [c.change for c in back.changes if c.phase == "decode"] == ["faster"]
     total = next(t for t in back.totals if t.phase == "decode")
     assert total.change == pytest.approx(100 / 250 - 1)
+
+
+def test_changes_are_ranked_by_their_cost_over_all_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def trace(name: str, prefill: int, decode: int) -> Path:
+        t = Maker(device_clock="modelled")
+        for n, (phase, took) in enumerate([("prefill", prefill), *[("decode", decode)] * 50]):
+            at = 10_000 * n
+            t.slice((DEVICE, "Device Workload"), f"i0_{n}_Device Workload_0", at, at + took,
+                    phase=phase, program=phase)  # fmt: skip
+            t.slice(engine(0, NEURAL), f"i0_{n}_W0_{phase}_op_0", at, at + took, kind="linear")
+        return t.write(tmp_path / name)
+
+    before, after = trace("before.pb", 1000, 100), trace("after.pb", 1500, 150)
+    diff = analyze(after, diff=before).diff
+    assert diff is not None
+    ranked = [(c.operation, c.delta_ns, c.runs) for c in diff.changes]
+    assert ranked == [("decode_op", 50, 50), ("prefill_op", 500, 1)]
+    assert main(["analyze", str(after), "--diff", str(before)]) == 0
+    table = capsys.readouterr().out.split("ranked by their cost over all runs")[1]
+    assert 0 < table.index("decode_op") < table.index("prefill_op")
 
 
 def test_diff_counts_chiplets_of_workers_too(tmp_path: Path) -> None:

@@ -31,7 +31,9 @@ class Change(Struct, frozen=True):
     """An operation in two traces, or programs (without times); means per run.
 
     change: `added`, `removed`, `slower`, `faster`, `same`; of programs `more`, `less` (bytes) in
-    place of the times' words.  before is the other one (`--diff`), after this one.
+    place of the times' words.  before is the other one (`--diff`), after this one.  runs: of the
+    phase and program in this trace, or of a program that it never ran in the other; how often the
+    difference is paid, by which changes are ranked.
     """
 
     operation: str
@@ -46,6 +48,7 @@ class Change(Struct, frozen=True):
     after_bytes: float | None
     before_commands: float | None
     after_commands: float | None
+    runs: int = 1
 
 
 class Total(Struct, frozen=True):

@@ -176,9 +176,10 @@ function diffSection() {
     table([
       { title: "Phase", of: (t) => t.phase }, { title: "Before", of: (t) => t.before_ns, show: time, number: true }, { title: "After", of: (t) => t.after_ns, show: time, number: true },
       { title: "Change", of: (t) => t.change, show: share, number: true }, { title: "Bytes before", of: (t) => t.before_bytes, show: bytes, number: true }, { title: "after", of: (t) => t.after_bytes, show: bytes, number: true },
-    ], d.totals), el("h3", {}, "Operations, per run"), table([
+    ], d.totals), el("h3", {}, "Operations, per run, ranked by their cost over all runs"), table([
       { title: "Operation", of: (c) => c.operation, name: true }, { title: "Phase", of: (c) => c.phase }, { title: "Kind", of: (c) => c.kind },
       { title: "", of: (c) => c.change }, { title: "Before", of: (c) => c.before_ns, show: time, number: true }, { title: "After", of: (c) => c.after_ns, show: time, number: true },
       { title: "Difference", of: (c) => c.delta_ns, show: signed, number: true, bar: (c) => Math.abs(c.delta_ns) / most },
-    ], [...d.changes].sort((a, b) => Math.abs(b.delta_ns) - Math.abs(a.delta_ns)), { filter: (c) => wanted === "" || matches(c.operation) }));
+      { title: "Runs", of: (c) => c.runs, number: true },
+    ], d.changes, { filter: (c) => wanted === "" || matches(c.operation) }));
 }
