@@ -59,6 +59,10 @@ CACHE = (
 )
 # Arguments of `generate` that it uses itself, beside the model.
 NOT_FORWARDED = ("tokenizer", "assistant_tokenizer")
+# Ways to generate that newer transformers would fetch from elsewhere.
+MOVED = (
+    "contrastive_search", "dola_generation", "constrained_beam_search", "group_beam_search",
+)  # fmt: skip
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
 
 
@@ -154,6 +158,11 @@ class DieletForCausalLM(GenerationMixin):
 
     @wraps(GenerationMixin.generate)
     def generate(self, *args: Any, **kwargs: Any) -> Any:
+        mask = kwargs.get("attention_mask")
+        ids = kwargs.get("input_ids", args[0] if args else kwargs.get("inputs"))
+        if isinstance(mask, torch.Tensor) and isinstance(ids, torch.Tensor) and ids.ndim == 2:
+            # One of ones alone, whatever its shape, is dropped by transformers.
+            _check_mask(mask, ids, kwargs.get("cache", kwargs.get("past_key_values")))
         with alone():
             return super().generate(*args, **kwargs)
 
@@ -180,14 +189,14 @@ class DieletForCausalLM(GenerationMixin):
             raise Unsupported(f"{what} is not possible: compiled programs give logits alone")
         if not isinstance(logits_to_keep, int):
             raise UsageError(f"logits_to_keep is {type(logits_to_keep).__name__}; give a number")
-        ids, real = self._checked(input_ids, attention_mask)
+        rows = cache if cache is not None else past_key_values
+        ids, real = self._checked(input_ids, attention_mask, rows)
         keep = min(logits_to_keep, ids.shape[1]) or ids.shape[1]
         if logits_to_keep and not real[:, -1].all():
             raise UsageError(
                 f"row {int(np.argmin(real[:, -1]))} of the batch ends in padding; padding goes "
                 "before the text: make the tokenizer with padding_side='left'"
             )
-        rows = cache if cache is not None else past_key_values
         if rows is None:
             rows = Rows(self.runtime, self._gate, len(ids))
         elif not isinstance(rows, Rows):
@@ -237,6 +246,42 @@ class DieletForCausalLM(GenerationMixin):
     def eval(self) -> DieletForCausalLM:
         return self
 
+    def cpu(self) -> DieletForCausalLM:
+        return self
+
+    def float(self) -> DieletForCausalLM:
+        """The scores are float32 already."""
+        return self
+
+    def half(self) -> DieletForCausalLM:
+        raise Unsupported(_STORED.format("half"))
+
+    def bfloat16(self) -> DieletForCausalLM:
+        raise Unsupported(_STORED.format("bfloat16"))
+
+    def cuda(self, *args: Any, **kwargs: Any) -> DieletForCausalLM:
+        return self.to("cuda")
+
+    def train(self, mode: bool = True) -> DieletForCausalLM:
+        if mode:
+            raise Unsupported("train() is not possible: a compiled model has no gradients")
+        return self
+
+    @property
+    def training(self) -> bool:
+        return False
+
+    @property
+    def name_or_path(self) -> str:
+        return str(self.directory)
+
+    def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
+        """Weights of the model, a tied head counted once; none of them is trainable."""
+        if only_trainable:
+            return 0
+        spec = read_manifest(self.directory).spec
+        return spec.parameters - (spec.vocab * spec.hidden if exclude_embeddings else 0)
+
     def close(self) -> None:
         """Free the model's memory once the running program has ended."""
         if self._gate.close() and self._runtime is not None:
@@ -252,21 +297,19 @@ class DieletForCausalLM(GenerationMixin):
         return f"{type(self).__name__}({str(self.directory)!r})"
 
     def _checked(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, rows: object
     ) -> tuple[Tokens, np.ndarray]:
-        """Tokens int32 [rows, columns], and which of them are real."""
+        """Tokens int32 [rows, columns], and which of them are real; rows: their cache, if any."""
         if input_ids is None or input_ids.ndim != 2 or not input_ids.shape[1]:
             shape = None if input_ids is None else tuple(input_ids.shape)
             raise UsageError(f"input_ids is {shape}; rows and columns of token ids are needed")
+        if input_ids.is_floating_point() or input_ids.is_complex() or input_ids.dtype == torch.bool:
+            raise UsageError(f"input_ids is {input_ids.dtype}; token ids are whole numbers")
         ids = input_ids.detach().cpu().numpy()
         if attention_mask is None:
             real = np.ones(ids.shape, bool)
         else:
-            if attention_mask.ndim != 2 or attention_mask.shape[1] < ids.shape[1]:
-                raise UsageError(
-                    f"attention_mask is {tuple(attention_mask.shape)} for input_ids of "
-                    f"{ids.shape}; it needs a column for each of them"
-                )
+            _check_mask(attention_mask, input_ids, rows)
             real = attention_mask[:, -ids.shape[1] :].detach().cpu().numpy().astype(bool)
         used = ids[real]
         vocab = self.runtime.spec.vocab
@@ -339,16 +382,20 @@ class DieletForCausalLM(GenerationMixin):
             count = batch_size * (generation_config.num_return_sequences or 1)
             model_kwargs[CACHE] = Rows(self.runtime, self._gate, count)
 
+    def _get_deprecated_gen_repo(self, generation_mode: GenerationMode, *args: Any) -> str | None:
+        """Refuse the modes that newer transformers would fetch from elsewhere, as the others."""
+        if generation_mode.value in MOVED:
+            raise _impossible(generation_mode)
+        return None
+
     def _validate_generation_mode(
         self, generation_mode: GenerationMode, generation_config: GenerationConfig, *args: Any
     ) -> None:
         if generation_mode in MODES:
             return
-        mode = generation_mode.value.replace("_", " ")
-        what = f"{mode} (num_beams={generation_config.num_beams})" if "beam" in mode else mode
-        raise Unsupported(
-            f"{what} is not possible with a compiled model, whose KV caches are not reordered; "
-            "use greedy search or do_sample=True, with num_return_sequences for several answers"
+        beams = "beam" in generation_mode.value
+        raise _impossible(
+            generation_mode, f" (num_beams={generation_config.num_beams})" if beams else ""
         )
 
     def _prepare_generated_length(
@@ -367,6 +414,29 @@ class DieletForCausalLM(GenerationMixin):
 
     def generate_batch(self, *args: Any, **kwargs: Any) -> Any:
         raise Unsupported("generate_batch (continuous batching) is not possible; use generate")
+
+
+def _impossible(mode: GenerationMode, how: str = "") -> Unsupported:
+    return Unsupported(
+        f"{mode.value.replace('_', ' ')}{how} is not possible with a compiled model, whose KV "
+        "caches are not reordered; use greedy search or do_sample=True, with "
+        "num_return_sequences for several answers"
+    )
+
+
+def _check_mask(mask: torch.Tensor, ids: torch.Tensor, cache: object) -> None:
+    """Refuse a mask that is neither of the new columns nor of those in the cache too."""
+    past = cache.columns if isinstance(cache, Rows) else 0
+    rows, columns = ids.shape
+    if tuple(mask.shape) not in ((rows, columns), (rows, past + columns)):
+        cached = f" after {past} columns in the cache" if past else ""
+        raise UsageError(
+            f"attention_mask is {tuple(mask.shape)} for input_ids of {tuple(ids.shape)}{cached}; "
+            "it needs a row and a column for each of them"
+        )
+
+
+_STORED = "{}() is not possible: weights stay as compiled; compile with weights=bf16|int8|int4"
 
 
 def _config(directory: Path) -> Any:
