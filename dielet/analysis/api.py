@@ -71,8 +71,9 @@ def analyze(
     commands, or engines, and what share of their time they shall take; without it, everything on
     the critical path at half.
 
-    Raises MissingFile, DamagedFile for what is no trace or has no names that are understood, and
-    UsageError for a factor or a name of `what_if` that cannot be.
+    Raises MissingFile, DamagedFile for what is no trace or has no names that are understood and for
+    a budget with something wrong in it, UsageError for a window without a whole step and for a
+    factor or a name of `what_if` that cannot be.
     """
     options = {"device": device, "window_ms": window_ms, "what_if": what_if}
     return examine(trace, diff=diff, budget=budget, **options).found  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ function rooflineSection() {
   searched.push(() => draw.redraw());
   const without = [...new Set(A.roofline.filter((p) => p.level === "operation" && !p.ops).map((p) => p.kind || "no kind"))];
   const notes = [
-    points.some(beside) && "hollow: bytes of scratchpad or shared memory, for which the memory roof is none",
+    points.some(beside) && "hollow: bytes of scratchpad or shared memory, which the memory roof does not bound",
     without.length && `without operations, so without a place here: ${without.join(", ")}`,
   ].filter(Boolean);
   return section("Roofline",
