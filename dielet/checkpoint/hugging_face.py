@@ -39,6 +39,8 @@ class HuggingFaceCheckpoint(Checkpoint):
         self.spec = directory_spec(directory, roles)
         self._roles = roles or Roles(like=self.spec.model_type)
         self.source = f"Hugging Face directory {directory}"
+        if self.spec.name != directory.resolve().name:
+            self.source = f"{self.spec.name} ({self.source})"
         self._directory = directory
         self._where, files = _open_files(directory)
         self._files = {name: file for file in files for name in file.shapes}

@@ -222,8 +222,8 @@ class RBLNDecoderOnlyModelForCausalLM(DieletForCausalLM):
             of = f"max_length {length}" if wanted is None else f"max_new_tokens {wanted}"
             raise CapacityError(
                 f"prompt and answer of up to {needed + 1} tokens ({of}) do not fit the context of "
-                f"{limit}, where all but the last need a place: ask for {needed - limit} fewer, or "
-                "compile with a larger rbln_max_seq_len"
+                f"{limit}, where all but the last need a place: make the prompt or the answer "
+                f"shorter by {needed - limit}, or compile with a larger rbln_max_seq_len"
             )
         super()._prepare_cache_for_generation(
             generation_config, model_kwargs, generation_mode, batch_size, max_cache_length

@@ -78,6 +78,7 @@ def test_a_model_of_the_hubs_cache_is_called_by_its_id(tmp_path):
     snapshot.parent.mkdir(parents=True)
     hugging_face(snapshot, one, weights(one))
     assert open_checkpoint(snapshot).spec.name == "some/model-1.5B"
+    assert open_checkpoint(snapshot).source.startswith("some/model-1.5B (Hugging Face directory /")
     assert open_config(snapshot / "config.json").name == "some/model-1.5B"
     other = tmp_path / "snapshots" / "mine"
     other.parent.mkdir()

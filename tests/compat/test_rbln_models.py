@@ -433,7 +433,7 @@ def test_an_answer_that_cannot_fit_is_refused_before_any_work(model, monkeypatch
     again = model.generate(**padded, max_new_tokens=17, **GREEDY)
     assert again[:, 9:].tolist() == fits.tolist(), "padding needs none either"
     monkeypatch.setattr(model.runtime, "forward", None)
-    message = r"258 tokens \({}\) do not fit the context of 256, .* ask for 1 fewer"
+    message = r"258 tokens \({}\) do not fit the context of 256, .* the answer shorter by 1,"
     with pytest.raises(ValueError, match=message.format("max_new_tokens 18")):
         model.generate(**inputs, max_new_tokens=18, **GREEDY)
     with pytest.raises(ValueError, match=message.format("max_length 258")):
