@@ -75,6 +75,17 @@ def test_the_slices_are_those_of_the_trace(done: Analyzed) -> None:
     assert data_of(page_of(done))["analysis"] == json.loads(_encoded(done))
 
 
+def test_runs_of_many_seconds_are_drawn_in_coarser_units(tmp_path: Path) -> None:
+    t = Maker()
+    t.slice(engine(0, NEURAL), "i0_0_W0_a_0", 0, 9_000_000_000)
+    t.slice(engine(0, NEURAL), "i0_0_W0_b_0", 9_000_000_000, 10_000_000_000)
+    drawn = data_of(page_of(examine(t.write(tmp_path / "a.pb"))))["drawn"]
+    unit = drawn["unit_ns"]
+    assert unit == 3
+    assert [n * unit for n in numbers(drawn["starts"])] == [0, 9_000_000_000]
+    assert numbers(drawn["durations"])[0] * unit == 9_000_000_000
+
+
 def _encoded(done: Analyzed) -> bytes:
     import msgspec
 

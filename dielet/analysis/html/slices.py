@@ -19,6 +19,7 @@ from dielet.analysis.api import Analyzed
 from dielet.analysis.table import I64, Kind, Table
 
 MOST = 1_000_000
+_END = 1 << 32  # of what a packed number can be
 
 
 class Pieces(msgspec.Struct, frozen=True):
@@ -40,7 +41,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Drawn(msgspec.Struct, frozen=True):
-    """starts, durations: uint32 ns, little-endian, deflated, base64.
+    """starts, durations: uint32, little-endian, deflated, base64; times `unit_ns` they are ns.
 
     lanes: device, chiplet and name of the tracks, in the order of the trace.  host: start, duration
     and name of what the host did.
@@ -53,6 +54,7 @@ class Drawn(msgspec.Struct, frozen=True):
     runs: list[Run]
     starts: str
     durations: str
+    unit_ns: int
     host: list[tuple[int, int, str]]
     commands: int
     drawn: int
@@ -78,6 +80,8 @@ def drawn_slices(done: Analyzed, most: int) -> Drawn:
         length = int(table.runs.end[number]) - begin
         runs.append(Run(one.kind, int(done.steps.of_run[number]), begin, length, at))
         at += len(kind.pieces)
+    # 1 ns, unless a run takes longer than 4.3 s.
+    unit = max((int(part.max(initial=0)) for part in (*starts, *durations)), default=0) // _END + 1
     operations = _places([kind.pieces.operation for kind in table.kinds])
     words = _places([kind.pieces.kind for kind in table.kinds])
     host = table.host
@@ -91,8 +95,9 @@ def drawn_slices(done: Analyzed, most: int) -> Drawn:
         command_kinds=[table.text(text) for text in words],
         kinds=[_pieces(kind, operations, words) for kind in table.kinds],
         runs=runs,
-        starts=_packed(starts),
-        durations=_packed(durations),
+        starts=_packed(starts, unit),
+        durations=_packed(durations, unit),
+        unit_ns=unit,
         host=list(spans),
         commands=_commands(table),
         drawn=at,
@@ -136,7 +141,7 @@ def _pieces(kind: Kind, operations: dict[int, int], words: dict[int, int]) -> Pi
     )
 
 
-def _packed(parts: list[I64]) -> str:
-    numbers = np.concatenate([np.zeros(0, np.int64), *parts])
-    inside = np.clip(numbers, 0, np.iinfo(np.uint32).max).astype("<u4")
+def _packed(parts: list[I64], unit: int) -> str:
+    numbers = np.concatenate([np.zeros(0, np.int64), *parts]) // unit
+    inside = np.clip(numbers, 0, _END - 1).astype("<u4")
     return base64.b64encode(zlib.compress(inside.tobytes(), 6)).decode()

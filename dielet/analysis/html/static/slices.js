@@ -11,7 +11,8 @@ async function inflate(text) {
 }
 
 async function unpackSlices() {
-  [starts, durations] = await Promise.all([inflate(D.starts), inflate(D.durations)]);
+  const packed = await Promise.all([inflate(D.starts), inflate(D.durations)]);
+  [starts, durations] = packed.map((column) => (D.unit_ns === 1 ? column : Float64Array.from(column, (n) => n * D.unit_ns)));
 }
 
 const piecesOf = (run) => D.kinds[run.kind];
