@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import dielet as package
+from dielet.cli.exits import as_typed
 from dielet.cli.main import COMMANDS
 
 ROOT = Path(package.__file__).parents[1]
@@ -201,3 +202,12 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(dielet, monkeypatch):
         spoken.out
     )
     assert "missing: no_such_tool, for this; run: get it" in spoken.out
+
+
+def test_arguments_in_errors_are_named_as_they_are_typed():
+    said = "what would fit: weights=int8 (1 GB); kv=int8 (2 GB); num_devices=2 (3 GB)"
+    assert as_typed(said) == (
+        "what would fit: --weights=int8 (1 GB); --kv=int8 (2 GB); --num-devices=2 (3 GB)"
+    )
+    whole = "decoder weights and kv of 128 tokens; use prefill_chunk of at most 16"
+    assert as_typed(whole) == whole.replace("prefill_chunk", "--prefill-chunk")
