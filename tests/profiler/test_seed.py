@@ -194,10 +194,10 @@ def test_a_host_that_only_launches(merged: Trace) -> None:
 
 
 def test_the_folder_is_named_in_errors(tmp_path: Path) -> None:
-    from dielet.errors import DieletError
+    from dielet.errors import DieletError, UsageError
 
     answer = simulate(QWEN3_1_7B, "rebel100", 2, 1, weights="bf16", layers=1)
-    with pytest.raises(DieletError, match="no executions"):
+    with pytest.raises(UsageError, match="no executions"):
         write_modelled([], answer.device, tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(DieletError, match="cannot be made"):
