@@ -41,6 +41,7 @@ class Engine:
     setup: from when a command starts to when it moves or computes anything.
     port: bytes per second that the engine itself can exchange with a memory, by memory.
     slots: of an engine that brings weights: pieces that the scratchpad holds at a time.
+    alongside: percent of its speed that one of several workers keeps while all of them compute.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Engine:
     setup: int = 0
     port: dict[str, int] = field(default_factory=dict)
     slots: int = 2
+    alongside: int = 100
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 from dielet.devices.device import Device
@@ -13,6 +14,8 @@ from dielet.devices.units import BANDWIDTH, RATE, SIZE, TIME
 from dielet.errors import UsageError
 
 SOURCE = "assumed: set by hand"
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
+_MOST_DIGITS = 40  # before or after the point
 
 
 def overridden(device: Device, changes: Mapping[str, str]) -> Device:
@@ -40,7 +43,7 @@ def _set(values: dict[str, Any], path: str, text: str, name: str) -> None:
     if text.startswith("x"):
         table[key] = _multiple(table.get(key), text[1:], path)
     else:
-        table[key] = int(text) if text.lstrip("-").isdigit() else text
+        table[key] = int(text) if _WHOLE.fullmatch(text) else text
 
 
 def _multiple(old: Any, factor: str, path: str) -> Any:
@@ -48,7 +51,9 @@ def _multiple(old: Any, factor: str, path: str) -> Any:
         times = Decimal(factor)
         number, _, unit = str(old).partition(" ")
         product = Decimal(number) * times
-    except InvalidOperation:
+        if not product.is_finite() or abs(product.adjusted()) > _MOST_DIGITS:
+            raise ArithmeticError
+    except ArithmeticError:
         raise UsageError(f"{path} is {old!r}, of which x{factor} cannot be taken") from None
     known = any(unit in u.scale for u in (SIZE, BANDWIDTH, TIME, RATE))
     return f"{product:f} {unit}" if known else int(product)

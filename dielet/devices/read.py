@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import tomllib
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
@@ -26,6 +25,7 @@ from dielet.devices.device import (
 from dielet.devices.text import Places
 from dielet.devices.units import BANDWIDTH, RATE, SIZE, TIME, Unit, parse
 from dielet.errors import DamagedFile, MissingFile
+from dielet.files import toml_values
 
 SOURCES = ("source:", "assumed", "measured")
 SPACES = {
@@ -50,7 +50,11 @@ def device_text(name_or_path: str) -> str:
     if name_or_path in built_in():
         return (resources.files(__package__) / f"{name_or_path}.toml").read_text("utf-8")
     path = Path(os.path.expanduser(name_or_path))
-    if not path.is_file():
+    try:
+        found = path.is_file()
+    except OSError:
+        found = False  # no name that a file could have
+    if not found:
         raise MissingFile(
             f"device '{name_or_path}' is neither built in ({', '.join(built_in())}) nor a file; "
             "name one of those or give the path of a .toml"
@@ -64,8 +68,8 @@ def device_text(name_or_path: str) -> str:
 def read_device(text: str, where: str) -> Device:
     """Decode and validate a device file.  DamagedFile says what is wrong, and in which line."""
     try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        values = toml_values(text)
+    except ValueError as error:
         raise DamagedFile(f"device file {where}: {error}") from None
     return read_device_values(values, text, where, {})
 
@@ -137,6 +141,7 @@ class _Reader:
             setup=t.quantity("setup", TIME, 0),
             port=t.table("port").quantities(BANDWIDTH),
             slots=t.whole("slots", 2),
+            alongside=t.whole("alongside", 100),
         )
         t.finish()
         return engine

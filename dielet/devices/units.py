@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -40,7 +40,7 @@ def parse(text: str, unit: Unit) -> int:
         raise ValueError(f"{text!r} has no unit of {unit.base}: {expected}")
     try:
         value = Decimal(number) * scale
-    except InvalidOperation:
+    except ArithmeticError:
         raise ValueError(f"{text!r} does not begin with a number: {expected}") from None
     if not value.is_finite() or abs(value) > LARGEST:
         raise ValueError(f"{text!r} is no quantity of this world: {expected}")

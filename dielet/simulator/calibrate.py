@@ -10,8 +10,9 @@ import itertools
 import platform
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
 
@@ -42,6 +43,9 @@ WITH_RESIDUAL = (1, 16, 128)
 DEPTHS = (512, 2048, 6144)
 WIDTHS = (512, 2048)
 RESULTS = 8
+SETS = 4  # of operands that the small commands take in turn: together more than L2
+REPEATS = 40
+CHAIN = 100
 LAUNCHES = 150
 HEAD = 1 << 20  # bytes from one head's cache to the next, as in a model for thousands of positions
 # Few commands, and in each of its programs more weights than the caches hold.
@@ -51,6 +55,8 @@ BROAD = ModelSpec(
     qk_norm=False,
 )  # fmt: skip
 FORMATS = ("bf16", "int8g32m", "int8g32", "int8g64", "int8g128", "int4g32m", "int4g32", "int4g128")
+# Head size, query heads and KV heads of a chiplet.
+POSITIONED = ((64, 4, 2), (128, 8, 4))
 # Head size, queries per KV head, number format of the cache.
 SHAPES = ((128, 2, "bf16"), (64, 3, "bf16"), (128, 4, "bf16"), (128, 2, "int8"), (64, 3, "int8"))
 Say = Callable[[str], None]
@@ -67,6 +73,7 @@ class Measured:
     signal: float = 0.0
     launch: float = 0.0
     latency: float = 0.0
+    alongside: float = 1.0
 
 
 def calibrated_path() -> Path:
@@ -82,7 +89,7 @@ def calibrated_host() -> Device | None:
 
 @dataclass(frozen=True)
 class Scope:
-    """What is measured of linears: formats, depths and rows."""
+    """What is measured: formats and depths of linears, and rows of everything."""
 
     formats: tuple[str, ...] = FORMATS
     depths: tuple[int, ...] = DEPTHS
@@ -99,14 +106,18 @@ def calibrate(say: Say = lambda text: None, scope: Scope | None = None) -> Measu
     say(f"a program costs {found.launch / 1e3:.1f} us")
     found.latency = _latency(bench)
     say(f"a stream from memory starts in {found.latency:.0f} ns")
+    found.alongside = _alongside(bench, workers)
+    say(f"beside others a core keeps {found.alongside:.0%} of its speed")
     _measure_linears(bench, found, scope, say)
     _measure_memory(bench, found, workers, say)
     for D, G, kv in SHAPES:
         for rows, positions in ((1, 64), (1, 1024), (128, 128), (128, 1024)):
+            if rows not in scope.rows:
+                continue
             attentions = _attentions(D, G, rows, positions, kv)
             commands = _after_weights(attentions) if rows == 1 else list(attentions)
             _rate(bench, found, commands, rows, say, positions - rows)
-    for rows in (1, 128):
+    for rows in {1, 128} & set(scope.rows):
         for commands in _small(rows):
             _rate(bench, found, commands, rows, say)
     return found
@@ -122,13 +133,18 @@ def _measure_linears(bench: Bench, found: Measured, scope: Scope, say: Say) -> N
 def _measure_memory(bench: Bench, found: Measured, workers: int, say: Say) -> None:
     """Bandwidth of the weights' memory, of one core and of all: by the linears that it bounds."""
     for fmt in ("bf16", "int8g128"):
-        commands = list(_linears(fmt, 2048, 1))
-        nbytes, every = commands[0].operand("w").region.nbytes, [True] * len(commands)
-        alone = nbytes / bench.time(commands, 1).command(every) * 1e9
-        together = nbytes * len(every) / bench.time(commands, workers, rounds=15).whole() * 1e9
+        alone, together = weight_bandwidth(bench, workers, fmt)
         found.alone = max(found.alone, alone)
         found.together = max(found.alone, found.together, together)
         say(f"{fmt}: weights at {alone / 1e9:.1f} GB/s alone, {together / 1e9:.1f} GB/s together")
+
+
+def weight_bandwidth(bench: Bench, workers: int, fmt: str = "bf16") -> tuple[float, float]:
+    """Bytes per second that linears of one row read weights with: one core's, and all workers'."""
+    commands = list(_linears(fmt, 2048, 1))
+    nbytes, every = commands[0].operand("w").region.nbytes, [True] * len(commands)
+    alone = nbytes / bench.time(commands, 1).command(every) * 1e9
+    return alone, nbytes * len(every) / bench.time(commands, workers, rounds=15).whole() * 1e9
 
 
 def _rate(
@@ -176,6 +192,21 @@ def _latency(bench: Bench) -> float:
     return max(float(np.median(found)), 0.0)
 
 
+def _alongside(bench: Bench, workers: int) -> float:
+    """The share of its speed that one of several workers keeps while all of them compute.
+
+    Each of the linears in a chain is divided among the workers, who wait for each other after it,
+    as in a model: what they lose to shared caches and clocks, and to their being uneven.
+    """
+    found = []
+    for fmt in ("bf16", "int8g128"):
+        chain = list(_linears(fmt, 512, 128, 1024, results=1))[:CHAIN]
+        times = (bench.time(chain, n, 0, 128, rounds=15).whole() for n in (1, workers))
+        alone, shared = times
+        found.append(alone / workers / shared)
+    return min(float(np.median(found)), 1.0)
+
+
 def _launch(workers: int) -> float:
     """ns from the end of one program to the start of the next.
 
@@ -207,19 +238,24 @@ def _launch(workers: int) -> float:
 
 
 def _linears(
-    fmt_name: str, K: int, rows: int, outputs: int = 2048, residual: bool = False
+    fmt_name: str,
+    K: int,
+    rows: int,
+    outputs: int = 2048,
+    residual: bool = False,
+    results: int = RESULTS,
 ) -> Iterator[Command]:
     """Linears of K inputs over weights that are more than any cache holds.
 
-    They alternate between two halves of the weights, as the shares of two chiplets do.
+    They alternate between two halves of the weights, as the shares of two chiplets do, and their
+    results between `results` places, as in a model, where a chunk's are not all in L2.
     """
     fmt, arena = WeightFormat.parse(fmt_name), Arena()
     kind = f"int8g{fmt.group}" if fmt.integer else "bf16"
     x = make_buffer("shared", arena, rows, K, kind).operands("x", (0, rows), (0, K))
-    # Results go to several places in turn, as in a model, where a chunk's are not all in L2.
     ys = [
         make_buffer("shared", arena, rows, outputs, "f32").operands("y", (0, rows), (0, outputs))
-        for _ in range(RESULTS)
+        for _ in range(results)
     ]
     size = fmt.nbytes(outputs, K)
     attrs: dict[str, Attr] = {
@@ -230,8 +266,8 @@ def _linears(
     for n in range(2 * half):
         at = (n // 2 + n % 2 * half) * size
         w = Operand("w", Region("weights", at, 1, size, size), "packed")
-        y = ys[n % RESULTS]
-        old = ys[(n + RESULTS // 2) % RESULTS][0].region
+        y = ys[n % results]
+        old = ys[(n + results // 2) % results][0].region
         added = [Operand("residual", old, "f32")] * residual
         yield Command("linear", 0, "linear", 0, (*x, w, *added, *y), attrs)
 
@@ -268,64 +304,84 @@ def _after_weights(commands: Iterable[Command]) -> list[Command]:
 
 
 def _small(rows: int) -> Iterator[list[Command]]:
-    """The commands between the linears, on numbers that are in the cache."""
-    arena = Arena()
-
-    def value(role: str, columns: int, kind: str = "f32") -> list[Operand]:
-        buffer = make_buffer("shared", arena, rows, columns, kind)
-        return buffer.operands(role, (0, rows), (0, columns))
-
-    def many(kind: str, operands: list[Operand], attrs: dict[str, Attr]) -> list[Command]:
-        return [Command(kind, 0, "", 0, tuple(operands), attrs)] * 40
-
+    """The commands between the linears; in one row on numbers that are in the caches."""
+    many = partial(_many, rows)
     for out, group in (("int8", 32), ("int8", 128), ("bf16", 0)):
         kind = f"int8g{group}" if group else out
         for K in WIDTHS:
-            weight = Operand("weight", Region("shared", 0, 1, 4 * K, 4 * K), "f32")
             attrs: dict[str, Attr] = {"K": K, "eps": 1e-6, "out": out, "group": group, "row0": 0}
-            yield many("rmsnorm", [*value("x", K), weight, *value("y", K, kind)], attrs)
-        wide = [*value("gate", 3072), *value("up", 3072), *value("y", 3072, kind)]
+            norms = many("rmsnorm", [("x", K, "f32"), ("y", K, kind)], attrs, _norm_weights(K))
+            yield _after_weights(norms) if rows == 1 else norms
+        wide = [("gate", 3072, "f32"), ("up", 3072, "f32"), ("y", 3072, kind)]
         yield many("silu_mul", wide, {"out": out, "group": group})
         if group:
-            both = [*value("x", 1024), *value("y", 1024, kind)]
+            both = [("x", 1024, "f32"), ("y", 1024, kind)]
             yield many("quantize", both, {"group": group, "row0": 0})
-    for D in (64, 128):
+    for D, heads, kv_heads in POSITIONED:
         for norm in (False, True):
-            yield from _positioned(rows, D, norm, value, many)
+            yield from _positioned(rows, D, heads, kv_heads, norm)
     if rows == 1:
-        x = Operand("x", Region("io", 0, 1, 1 << 17, 1 << 17), "f32")
-        y = Operand("y", Region("shared", arena.take(64), 1, 64, 16), "i32")
-        yield many("select", [x, y], {"first_column": 0})
+        x = [Operand("x", Region("io", n << 17, 1, 1 << 17, 1 << 17), "f32") for n in range(SETS)]
+        y = Operand("y", Region("shared", 0, 1, 64, 16), "i32")
+        yield many("select", [], {"first_column": 0}, [[one, y] for one in x])
+
+
+def _norm_weights(K: int) -> list[list[Operand]]:
+    """Weights of norms: far apart in the file, so that a step finds none of them in a cache."""
+    places = (Region("weights", n << 20, 1, 4 * K, 4 * K) for n in range(REPEATS))
+    return [[Operand("weight", place, "f32")] for place in places]
+
+
+def _many(
+    rows: int,
+    kind: str,
+    values: list[tuple[str, int, str]],
+    attrs: dict[str, Attr],
+    others: Sequence[Sequence[Operand]] = ((),),
+) -> list[Command]:
+    """Commands on several sets of values (role, columns, number format), and `others`, in turn."""
+    arena = Arena()
+    sets = [
+        [
+            operand
+            for role, columns, fmt in values
+            for operand in make_buffer("shared", arena, rows, columns, fmt).operands(
+                role, (0, rows), (0, columns)
+            )
+        ]
+        for _ in range(SETS)
+    ]
+    return [
+        Command(kind, 0, "", 0, _in_order(kind, [*sets[n % SETS], *others[n % len(others)]]), attrs)
+        for n in range(max(REPEATS, len(others)))
+    ]
 
 
 def _positioned(
-    rows: int,
-    D: int,
-    norm: bool,
-    value: Callable[..., list[Operand]],
-    many: Callable[..., list[Command]],
+    rows: int, D: int, heads: int, kv_heads: int, norm: bool
 ) -> Iterator[list[Command]]:
     """Rotations, and appends to caches that are not in any cache of the processor."""
     tables = [Operand(t, Region(t, 0, 256, D * 2, D * 2), "f32") for t in ("cos", "sin")]
     tables += [Operand("norm", Region("shared", 0, 1, 4 * D, 4 * D), "f32")] * norm
     attrs: dict[str, Attr] = {"D": D, "norm": norm, "eps": 1e-6, "batch": False}
-    turn = [*value("x", 1024), *tables, *value("y", 1024, "bf16")]
-    yield many("rotary", _in_order("rotary", turn), {**attrs, "scale": 0.1})
-    heads, head = 512 // D, HEAD
-    new = [*value("k", 512), *value("v", 512), *tables]
-    appends = []
-    for n in range(CACHE // (2 * heads * head)):
-        caches = [
-            Operand(role, Region("kv", (2 * n + i) * heads * head, heads, head, 512 * D), "bf16")
+    turned = [("x", heads * D, "f32"), ("y", heads * D, "bf16")]
+    yield _many(rows, "rotary", turned, {**attrs, "scale": 0.1}, [tables])
+    caches = [
+        [
+            Operand(role, Region("kv", (2 * n + i) * kv_heads * HEAD, kv_heads, HEAD, 512 * D),
+                    "bf16")
             for i, role in enumerate(("k_cache", "v_cache"))
-        ]
-        appends += many("kv_append", _in_order("kv_append", [*new, *caches]), attrs)[:1]
+        ] + tables
+        for n in range(CACHE // (2 * kv_heads * HEAD))
+    ]  # fmt: skip
+    new = [("k", kv_heads * D, "f32"), ("v", kv_heads * D, "f32")]
+    appends = _many(rows, "kv_append", new, attrs, caches)
     yield _after_weights(appends) if rows == 1 else appends
 
 
-def _in_order(kind: str, operands: list[Operand]) -> list[Operand]:
+def _in_order(kind: str, operands: list[Operand]) -> tuple[Operand, ...]:
     order = ENTRIES[kind].operand_order()
-    return sorted(operands, key=lambda operand: order.index(operand.role))
+    return tuple(sorted(operands, key=lambda operand: order.index(operand.role)))
 
 
 def host_toml(found: Measured) -> str:
@@ -339,6 +395,7 @@ def host_toml(found: Measured) -> str:
     head = _set(head, "setup", _time(found.setup))
     head = _set(head, "launch", _time(found.launch)) if found.launch else head
     head = _set(head, "dram", _bandwidth(found.alone))
+    head = _set(head, "alongside", f"{found.alongside * 100:.0f}  # measured: percent")
     memories = _set(memories, "bandwidth", _bandwidth(found.together))
     memories = _set(memories, "latency", _time(found.latency))
     memories = _set(memories, "engine", _time(found.signal))

@@ -86,18 +86,19 @@ class Run:
     rounds: list[list[NDArray[np.float64]]]
 
     def command(self, chosen: Sequence[bool]) -> float:
-        """Nanoseconds of a typical one of the chosen pieces of worker 0, undisturbed: of each its
-        fastest round, of those the median."""
-        fastest = np.min([r[0][:, 1] - r[0][:, 0] for r in self.rounds], axis=0)
-        return float(np.median(fastest[np.array(chosen)]))
+        """Nanoseconds of a typical one of the chosen pieces of worker 0."""
+        typical = np.median([r[0][:, 1] - r[0][:, 0] for r in self.rounds], axis=0)
+        return float(np.median(typical[np.array(chosen)]))
 
     def step(self) -> float:
         """Nanoseconds from a piece's start to the next one's, on one worker."""
-        return min(float(np.median(np.diff(s[:, 0]))) for r in self.rounds for s in r)
+        return float(np.median([np.median(np.diff(s[:, 0])) for r in self.rounds for s in r]))
 
     def whole(self) -> float:
-        """Nanoseconds from the first start to the last end, in the fastest round."""
-        return min(max(s[-1, 1] for s in r) - min(s[0, 0] for s in r) for r in self.rounds)
+        """Nanoseconds from the first start to the last end, in a typical round."""
+        return float(
+            np.median([max(s[-1, 1] for s in r) - min(s[0, 0] for s in r) for r in self.rounds])
+        )
 
 
 def _program(commands: Sequence[Command], members: int) -> Program:

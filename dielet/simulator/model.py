@@ -37,7 +37,7 @@ class _Known:
     """A tensor of which only the format is known: it is stored as it was before."""
 
     K: int
-    exact_formats: tuple[WeightFormat, ...]
+    kept_formats: tuple[WeightFormat, ...]
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Source:
     spec: ModelSpec
     tensors: Mapping[str, Stored]
     options: CompileOptions
+    int8: frozenset[str] = frozenset()  # linears of an int4 model that were kept in int8
 
     @property
     def name(self) -> str:
@@ -62,7 +63,7 @@ def open_source(src: str | Path, options: CompileOptions) -> Source:
     if (path / NAME).is_file():
         return _compiled(open_directory(path), options)
     try:
-        checkpoint = open_checkpoint(src)
+        checkpoint = open_checkpoint(src, fetch=False)
         tensors: dict[str, Stored] = {n: checkpoint.tensor(n) for n in checkpoint.names()}
         return Source(checkpoint.spec, tensors, options)
     except (MissingFile, Unsupported):
@@ -99,7 +100,9 @@ def _compiled(files: ModelFiles, options: CompileOptions) -> Source:
     open_ = {n: v for n, v in settled.items() if getattr(options, n) == getattr(default, n)}
     if options.max_seq_len is not None:
         open_.pop("kv_ladder", None)
-    return Source(m.spec, tensors, replace(options, **open_))
+    kept = {name for name, known in tensors.items() if known.kept_formats[0].kind == "int8"}
+    int8 = frozenset(kept if m.weights == "int4" else ())
+    return Source(m.spec, tensors, replace(options, **open_), int8)
 
 
 Lowered = dict[object, tuple[Planner, dict[Shape, Program]]]
@@ -127,7 +130,9 @@ class Programs:
         options = source.options
 
         def replan(**changes: Any) -> Planner:
-            return Planner(source.spec, source.tensors, replace(options, **changes), device)
+            return Planner(
+                source.spec, source.tensors, replace(options, **changes), device, source.int8
+            )
 
         planner = replan()
         check_capacity(planner, replan)

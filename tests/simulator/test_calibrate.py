@@ -35,6 +35,7 @@ def test_what_was_measured_is_read_back() -> None:
     assert core.rates["linear int8g128.k2048 1"] == 80 * 10**9
     assert (core.setup, core.port["dram"], device.launch) == (30_000, 30 * 10**9, 25_000_000)
     assert device.memory["dram"].bandwidth == 40 * 10**9
+    assert core.alongside == 100
     assert device.memory["dram"].latency == 90_000 and device.signal.chiplet == 50_000
     assert core.commands == load_device("host").engine["core"].commands
     assert simulate(LLAMA, device, 8, 4, max_seq_len=64).tpot_s > 0
@@ -82,4 +83,4 @@ def test_this_machine_can_be_measured() -> None:
     assert {"linear int8g64.k512 1", "linear int8g64+residual.k2048 1"} <= set(rates)
     kinds = {name.split()[0] for name in rates}
     assert {"attention", "rmsnorm", "rotary", "kv_append", "select"} <= kinds
-    assert len(said) == len(rates) + 5
+    assert len(said) == len(rates) + 6

@@ -115,6 +115,24 @@ def test_padding_is_skipped_on_the_host_and_computed_elsewhere() -> None:
         assert (few < many) == skips
 
 
+def test_workers_beside_each_other_compute_slower() -> None:
+    model = plan(QWEN, weights="int8")
+    prefill, decode = (
+        next(p for p in model.programs if p.phase == phase) for phase in ("prefill", "decode")
+    )
+
+    def compute(program: Program, alongside: int, workers: int) -> int:
+        core = replace(model.device.engine["core"], alongside=alongside)
+        device = replace(model.device, engine={"core": core})
+        timing = simulate_program(program, device, Run(3, program.tokens), workers)
+        return int(timing.tasks.compute.sum())
+
+    whole = compute(prefill, 100, 2)
+    assert compute(prefill, 50, 2) == pytest.approx(2 * whole, rel=1e-6)
+    assert compute(prefill, 50, 1) == compute(prefill, 100, 1)
+    assert compute(decode, 50, 2) == compute(decode, 100, 2)  # one row waits for memory
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_the_host_is_dealt_over_workers(workers: int) -> None:
     model = plan(QWEN, weights="bf16", chiplets=2)
