@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
+import tomllib
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from dielet.errors import DamagedFile, DieletError, MissingFile
 
@@ -22,9 +24,6 @@ _KINDS = {
 
 class CannotWrite(DieletError, OSError):
     """A file could not be written, and is as it was before."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 def what_is(path: Path) -> str:
@@ -50,6 +49,27 @@ def require_file(path: Path, wanted: str) -> None:
         raise MissingFile(f"{path} does not exist; give {wanted}")
     if found != A_FILE:
         raise DamagedFile(f"{path} is {found}, not a file; give {wanted}")
+
+
+def toml_values(text: str) -> dict[str, Any]:
+    """What a TOML text says.  ValueError for whatever is wrong with it.
+
+    Python's reader takes whole numbers of any length, of which it cannot even say the value.
+    """
+    try:
+        values = tomllib.loads(text)
+        _check_numbers(values)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return values
+
+
+def _check_numbers(value: object) -> None:
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            _check_numbers(part)
+    elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise ValueError("a whole number in it has more than 64 bits")
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from dielet.analysis.rules import read_rules
 from dielet.analysis.schema import Analysis, Budget, BudgetLine
 from dielet.analysis.steps import DECODE, HOST
 from dielet.errors import DamagedFile
-from dielet.files import require_file
+from dielet.files import require_file, toml_values
 
 Value = Callable[[Analysis], float | None]
 
@@ -87,8 +86,8 @@ def read_budget(path: str | Path) -> Mapping[str, object]:
     path = Path(path)
     require_file(path, "a budget file, see docs/analysis.md")
     try:
-        given = tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        given = toml_values(path.read_text())
+    except ValueError as error:
         raise DamagedFile(f"{path} is no TOML file: {error}; see docs/analysis.md") from None
     for key, value in given.items():
         if key not in KEYS:

@@ -9,7 +9,12 @@ from dielet.checkpoint.families import ARCHITECTURES, config_entries, family_fie
 from dielet.checkpoint.filemap import read_small
 from dielet.checkpoint.names import shown
 from dielet.checkpoint.rope_config import rope_fields
-from dielet.checkpoint.spec import SUPPORTED_MODEL_TYPES, ModelSpec, unsupported_model_type
+from dielet.checkpoint.spec import (
+    SUPPORTED_MODEL_TYPES,
+    ModelSpec,
+    check_size,
+    unsupported_model_type,
+)
 from dielet.errors import DamagedFile, DieletError, Unsupported, UsageError
 
 _REQUIRED = object()
@@ -39,7 +44,7 @@ class Entries:
             return default
         if kind is float and type(value) is int and abs(value) < 1 << 53:
             value = float(value)
-        if type(value) is not kind:
+        if type(value) is not kind or (kind is int and abs(value) >> 63):
             raise DamagedFile(f"{self.where}: {key} is {shown(value)!r}, not {kind.__name__}")
         return value
 
@@ -96,13 +101,16 @@ def spec_from_config(config: Entries, name: str, more_eos: Iterable[int] = ()) -
     hidden = config.get("hidden_size", int)
     whole_head = hidden // heads if heads > 0 else 0
     head_dim = config.get("head_dim", int, whole_head)
-    fields = rope_fields(model_type, config, head_dim) | family_fields(model_type, config)
+    layers = config.get("num_hidden_layers", int)
     bos = config.tokens("bos_token_id")
     try:
+        for field, size in (("hidden", hidden), ("layers", layers), ("head_dim", head_dim)):
+            check_size(field, size)  # what follows calculates with them
+        fields = rope_fields(model_type, config, head_dim) | family_fields(model_type, config)
         return ModelSpec(
             model_type=model_type,
             hidden=hidden,
-            layers=config.get("num_hidden_layers", int),
+            layers=layers,
             heads=heads,
             kv_heads=config.get("num_key_value_heads", int, heads),
             head_dim=head_dim,

@@ -14,6 +14,7 @@ from dielet.errors import DamagedFile
 
 SPACE = "▁"
 NORMAL = 1  # the type of a token that text is cut into
+_LONGEST = 1024  # characters of such a token, which is cut in two everywhere; real ones have 48
 
 
 def sentencepiece_parts(
@@ -34,6 +35,12 @@ def sentencepiece_parts(
             f"{len(tokens)} tokens"
         )
     pieces = [(-score, i) for i, score in enumerate(scores) if types[i] == NORMAL]
+    longest = max((len(tokens[i]) for _, i in pieces), default=0)
+    if longest > _LONGEST:
+        raise DamagedFile(
+            f"{metadata.where}: a token of tokenizer.ggml.tokens has {longest} characters; at most "
+            f"{_LONGEST} are possible"
+        )
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     normalizers = [{"type": "Prepend", "prepend": SPACE}] * prefix + [spaces]
     decoders: list[dict[str, Any]] = [

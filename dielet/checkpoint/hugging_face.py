@@ -208,7 +208,7 @@ def _chat_template(directory: Path) -> str | None:
     if template is None or isinstance(template, str):
         return template
     named = {
-        entry.get("name"): entry.get("template")
+        str(entry.get("name")): entry.get("template")
         for entry in (template if isinstance(template, list) else ())
         if isinstance(entry, dict)
     }

@@ -5,7 +5,6 @@ A TOML file; docs/models.md describes it and docs/roles-example.toml is one.
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from dielet.checkpoint.config import Entries
 from dielet.checkpoint.families import SUPPORTED_MODEL_TYPES
 from dielet.checkpoint.filemap import read_small
 from dielet.errors import DamagedFile, UsageError
+from dielet.files import toml_values
 
 _LAYER = "{layer}"
 _SECTIONS = {"like": str, "config": dict, "values": dict, "tensors": dict, "ignore": list}
@@ -59,8 +59,8 @@ class Roles:
 def read_roles(path: Path) -> Roles:
     """Read a role map.  Raises MissingFile, DamagedFile, UsageError."""
     try:
-        given = tomllib.loads(read_small(path).decode("utf-8"))
-    except (ValueError, RecursionError) as error:
+        given = toml_values(read_small(path).decode("utf-8"))
+    except ValueError as error:
         raise DamagedFile(f"{path}: not valid TOML ({error})") from error
     for key, value in given.items():
         kind = _SECTIONS.get(key)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dielet.errors import Unsupported, UsageError
 
-_POSITIVE = "above 0 and below 1e18"
+_POSITIVE = "from 1e-18 to below 1e18"
 # What each rope_type must say, and what it may.
 _REQUIRED: dict[str, tuple[str, ...]] = {
     "linear": ("factor",),
@@ -71,7 +71,7 @@ def check_rope_scaling(scaling: Mapping[str, Any] | None, dim: int) -> None:
 
 def _is_positive(value: Any) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and 0 < value < 1e18
+    return number and 1e-18 <= value < 1e18
 
 
 def inverse_frequencies(
@@ -108,7 +108,7 @@ def angles(
     at = np.arange(positions, dtype=np.float32)[:, None]
     found = at * turns[None, :]
     if scaling is not None and scaling["rope_type"] == "dynamic":
-        trained = scaling["max_position_embeddings"]
+        trained = math.ceil(scaling["max_position_embeddings"])
         found[trained:] = at[trained:] * _dynamic(at[trained:] + 1, dim, theta, scaling)
     return found, factor
 

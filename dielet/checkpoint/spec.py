@@ -26,6 +26,13 @@ _LIMITS = {
 }
 
 
+def check_size(field: str, value: int) -> None:
+    """Raise UsageError for a size that no model has, before anything is counted out for it."""
+    low, high = _LIMITS[field]
+    if not low <= value <= high:
+        raise UsageError(f"{field} is {value}; it must be from {low} to {high}")
+
+
 class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A decoder-only model.  Sizes are elements; raises UsageError or Unsupported when built wrong.
 
@@ -81,10 +88,8 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                 f"activation {self.activation!r} is not supported; "
                 f"supported: {', '.join(SUPPORTED_ACTIVATIONS)}"
             )
-        for field, (low, high) in _LIMITS.items():
-            value = getattr(self, field)
-            if not low <= value <= high:
-                raise UsageError(f"{field} is {value}; it must be from {low} to {high}")
+        for field in _LIMITS:
+            check_size(field, getattr(self, field))
         if self.heads % self.kv_heads:
             raise UsageError(
                 f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}; "

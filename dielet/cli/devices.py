@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dielet.cli.console import Console, duration, table
 from dielet.cli.parser import place
 from dielet.errors import UsageError
+from dielet.files import write_whole
 
 if TYPE_CHECKING:
     from dielet.devices import Device
@@ -98,6 +99,6 @@ def _calibrate(console: Console) -> None:
     path = calibrated_path()
     read_device(text, str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    write_whole(path, text.encode())
     console.note(f"measured in {duration(perf_counter() - begin)}; kept in {path}")
     _show(_find("host"), False, console)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dielet.cli.console import Console, duration, size, table
 from dielet.cli.parser import add_compress, place
 from dielet.errors import UsageError
+from dielet.files import write_whole
 
 if TYPE_CHECKING:
     from dielet.devices import Device
@@ -170,9 +171,9 @@ def _show_one(p: Prediction, console: Console) -> None:
 
 def _show_sweep(swept: Sweep, args: argparse.Namespace, console: Console) -> None:
     if args.csv:
-        Path(args.csv).write_text(swept.csv())
+        write_whole(Path(args.csv), swept.csv().encode())
     if args.plot:
-        Path(args.plot).write_text(swept.svg())
+        write_whole(Path(args.plot), swept.svg().encode())
     if console.as_json:
         points = [
             {"set": dict(zip(swept.names, p.values, strict=True)), **p.prediction.to_dict(False)}

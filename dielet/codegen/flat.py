@@ -32,6 +32,11 @@ class Flat(msgspec.Struct, frozen=True):
     code: bytes
     symbols: dict[str, int]
 
+    def has(self, symbols: Sequence[str]) -> bool:
+        """Whether all of these are there, and every symbol in the code."""
+        inside = all(0 <= place < len(self.code) for place in self.symbols.values())
+        return inside and all(symbol in self.symbols for symbol in symbols)
+
 
 @dataclass(frozen=True)
 class Section:
@@ -53,6 +58,13 @@ def flatten(content: bytes) -> Flat:
     """The flat form of a relocatable ELF object; raises NotFlat when it has none."""
     if content[:6] != b"\x7fELF\x02\x01" or content[18:20] != X86_64:
         raise NotFlat("not an ELF object for x86-64")
+    try:
+        return _flattened(content)
+    except (struct.error, LookupError, ValueError, OverflowError) as error:
+        raise NotFlat(f"a damaged object: {error}") from None
+
+
+def _flattened(content: bytes) -> Flat:
     sections = list(_sections(content))
     code, places = bytearray(), {}
     for number, section in enumerate(sections):
@@ -83,7 +95,9 @@ def _symbols(
     content: bytes, sections: Sequence[Section], places: dict[int, int]
 ) -> Iterator[tuple[str, int | None]]:
     """Name and offset of every symbol, in the order of the table; no offset: it is elsewhere."""
-    table = next(s for s in sections if s.type == SYMTAB)
+    table = next((s for s in sections if s.type == SYMTAB), None)
+    if table is None:
+        raise NotFlat("has no symbols")
     strings = sections[table.link].offset
     for at in range(table.offset, table.offset + table.size, table.entry):
         name, _, _, home, value, _ = struct.unpack_from("<IBBHQQ", content, at)

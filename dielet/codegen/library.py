@@ -105,7 +105,7 @@ def load_units(units: Sequence[Unit], target: Target, cache_dir: Path) -> Librar
     modules, compiled = [], 0
     for unit in units:
         name = cache.recipe(unit.name, target)
-        module = _read(cache_dir, name)
+        module = _read(cache_dir, name, unit.symbols)
         if module is None:
             module = _emit(unit, target)
             cache.write(cache_dir, name, msgspec.msgpack.encode(module))
@@ -114,10 +114,18 @@ def load_units(units: Sequence[Unit], target: Target, cache_dir: Path) -> Librar
     return Library(_load(modules, units, target), target, compiled)
 
 
-def _read(cache_dir: Path, name: str) -> Flat | bytes | None:
-    """Flat code, or an object for LLVM to load."""
+def _read(cache_dir: Path, name: str, symbols: Sequence[str]) -> Flat | bytes | None:
+    """Flat code with `symbols`, or an object for LLVM to load; None if it must be made again."""
     content = cache.read(cache_dir, name)
-    return None if content is None else msgspec.msgpack.decode(content, type=Flat | bytes)
+    if content is None:
+        return None
+    try:
+        module = msgspec.msgpack.decode(content, type=Flat | bytes)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    if isinstance(module, Flat) and not module.has(symbols):
+        return None
+    return module
 
 
 def _emit(unit: Unit, target: Target) -> Flat | bytes:

@@ -78,7 +78,7 @@ def _saved(directory: Path) -> dict[str, Any]:
         raise MissingFile(
             f"{path} is missing; compile the model with export=True, or save one there"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedFile(f"{path}: not valid JSON ({error}); compile the model again") from None
     if not isinstance(saved, dict) or "_meta" in saved:
         raise NoRuntime(f"{path} is of an old version of optimum-rbln; compile the model again")

@@ -77,6 +77,14 @@ QUANTIZATION = {
 }
 
 
+_KINDS: dict[str, tuple[Any, str]] = {
+    "npu": (str, "the name of a device"),
+    "phases": (list | tuple, "a list of names"),
+    "quantization": (Mapping, "a dict of options"),
+    "device_map": (Mapping, "a dict of devices by the names of models"),
+}
+
+
 class RBLNDecoderOnlyModelForCausalLMConfig(Runtime, Compilation, Unsaved):
     """The options of one model, as attributes; None where nothing was said.
 
@@ -112,6 +120,7 @@ class RBLNDecoderOnlyModelForCausalLMConfig(Runtime, Compilation, Unsaved):
     def settle(self, max_position: int) -> None:
         """Fill in defaults, and check every option; UsageError names what is allowed."""
         self.npu = self.npu or DEFAULT
+        self._check_kinds()
         family = family_of(self.npu)
         self.num_devices = _positive("num_devices", self.num_devices or 1)
         self.batch_size = _positive("batch_size", self.batch_size)
@@ -123,6 +132,16 @@ class RBLNDecoderOnlyModelForCausalLMConfig(Runtime, Compilation, Unsaved):
         self._settle_outputs()
         self.quantization = checked_quantization(self.quantization or {})
         self._settle_runtime()
+
+    def _check_kinds(self) -> None:
+        """UsageError for a value of a kind that none of its option's values is of."""
+        for name, (kind, what) in _KINDS.items():
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise UsageError(f"{name} is {value!r:.80}; it must be {what}")
+        for name in ("kvcache_partition_len", "sliding_window"):
+            if getattr(self, name) is not None:
+                _positive(name, getattr(self, name))
 
     def _settle_batches(self) -> None:
         sizes = [self.batch_size] if self.decoder_batch_sizes is None else self.decoder_batch_sizes

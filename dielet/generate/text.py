@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,9 @@ class Text:
         if data is None:
             return NoText()
         try:
-            decoder = msgspec.json.decode(data, type=_TokenizerFile).decoder
-            tokenizer = tokenizers.Tokenizer.from_buffer(data)
+            with _panics_caught():
+                decoder = msgspec.json.decode(data, type=_TokenizerFile).decoder
+                tokenizer = tokenizers.Tokenizer.from_buffer(data)
         # The tokenizers library raises bare Exception for every fault of the file.
         except Exception as error:
             what = " ".join(str(error).split())
@@ -75,11 +77,13 @@ class Text:
     def encode(self, text: str, special: bool) -> list[int]:
         """Ids of `text`; `special` adds what the tokenizer puts around a whole text (BOS)."""
         check_unicode(text, "the prompt")
-        return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
+        with _panics_caught():
+            return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of `tokens` at once, special tokens left out."""
-        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+        with _panics_caught():
+            return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     def detokenizer(self) -> Detokenizer:
         """A fresh incremental decoder, whose pieces join to `decode` of the same ids."""
@@ -99,6 +103,22 @@ class Text:
             )
         variables = {} if thinking is None else {"enable_thinking": thinking}
         return self.template.render(messages, **variables)
+
+
+@contextmanager
+def _panics_caught() -> Iterator[None]:
+    """DamagedFile for a panic of the tokenizers library, which Python does not take for an error.
+
+    Files make it panic that name tokens which they do not have.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise DamagedFile(
+            f"{TOKENIZER}: not a usable tokenizer: {error}; replace it and compile again"
+        ) from None
 
 
 class NoText(Text):
@@ -137,7 +157,7 @@ def json_object(files: Mapping[str, bytes], name: str, where: str) -> dict[str, 
     """The JSON object that is the content of a file; {} when there is no such file."""
     try:
         return msgspec.json.decode(files.get(name, b"{}"), type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedFile(f"{where}{name}: not a JSON object: {error}") from None
 
 

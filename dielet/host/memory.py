@@ -17,9 +17,12 @@ Bytes = NDArray[np.uint8]
 def anonymous(nbytes: int, huge: bool = False) -> Bytes:
     """Zeroed, page-aligned memory that becomes resident page by page as it is used.
 
-    `huge` asks for large pages, for memory that will all be used soon.
+    `huge` asks for large pages, for memory that will all be used soon.  Raises MemoryError.
     """
-    region = mmap.mmap(-1, max(nbytes, mmap.PAGESIZE))
+    try:
+        region = mmap.mmap(-1, max(nbytes, mmap.PAGESIZE))
+    except OSError as error:
+        raise MemoryError(f"{nbytes} bytes cannot be had: {error.strerror}") from None
     if huge and hasattr(mmap, "MADV_HUGEPAGE"):
         region.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(region, np.uint8)[:nbytes]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dielet import paths, profiling
 from dielet.checkpoint.spec import ModelSpec
 from dielet.codegen import KernelKey, compile_kernels, host_target
-from dielet.errors import DamagedFile, InternalError, NumericError, UsageError
+from dielet.errors import CapacityError, DamagedFile, InternalError, NumericError, UsageError
 from dielet.formats.packed import WeightFormat
 from dielet.formats.parallel import available_cores
 from dielet.host.embedding import Embedding, embed_key
@@ -45,7 +45,14 @@ class State:
     """One sequence: its KV cache, how many tokens are in it, which program ran last."""
 
     def __init__(self, layout: KvLayout) -> None:
-        self.kv: Bytes = anonymous(layout.nbytes)
+        try:
+            self.kv: Bytes = anonymous(layout.nbytes)
+        except MemoryError:
+            raise CapacityError(
+                f"there is no memory for another cache of {layout.positions} tokens, "
+                f"{layout.nbytes:,} bytes; end other programs, or compile with a smaller "
+                "max_seq_len or kv=int8"
+            ) from None
         self.past = 0
         self.program = ""
         self.program_switches = 0

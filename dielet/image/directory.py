@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ Bytes = NDArray[np.uint8]
 MODEL_CONFIG = "config.json"
 _OF_MORE_FILES = ("name", "bos_id", "eos_ids")  # fields that config.json does not decide alone
 _LONGEST_HEADER = 1 << 16
+# What numpy raises for headers that are none: it reads them as Python.
+_NO_HEADER = (ValueError, TypeError, LookupError, SyntaxError, TokenError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -196,7 +199,7 @@ def _npy_bytes(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Byte
         if version != (1, 0):
             raise ValueError(f"version {version}")
         found_shape, fortran, found_dtype = np.lib.format.read_array_header_1_0(head)
-    except ValueError as error:
+    except _NO_HEADER as error:
         raise DamagedFile(f"{path} is no array: {error}; compile the model again") from None
     if (found_shape, found_dtype, fortran) != (shape, dtype, False):
         raise DamagedFile(

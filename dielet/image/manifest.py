@@ -88,7 +88,7 @@ def read_manifest(directory: Path) -> Manifest:
         )
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
-    except (msgspec.MsgspecError, DieletError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, DieletError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedFile(f"{path}: {error}; compile the model again") from None
     if complaint := _complaint(manifest):
         raise DamagedFile(f"{path}: {complaint}; compile the model again")
@@ -166,7 +166,7 @@ class _Schema(msgspec.Struct):
 def _schema_of(data: bytes, path: Path) -> int:
     try:
         return msgspec.json.decode(data, type=_Schema).schema
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedFile(f"{path} is no manifest: {error}; compile the model again") from None
 
 
@@ -222,7 +222,7 @@ class _Verified:
         try:
             loaded = json.loads(self._path.read_bytes())
             self._seen = loaded if isinstance(loaded, dict) else {}
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             pass  # nothing remembered: everything is hashed
 
     def has(self, path: Path, sha256: str) -> bool:

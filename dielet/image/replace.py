@@ -32,7 +32,7 @@ def check_replaceable(target: Path) -> None:
         raise UsageError(f"{target} exists and is no compiled model; {remedy}")
     try:
         manifest = msgspec.json.decode((target / NAME).read_bytes(), type=_Manifest)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(
             f"{target} exists, and its {NAME} is not one that dielet wrote ({error}); {remedy}"
         ) from None

@@ -134,7 +134,7 @@ class Events:
         ):
             self._parts[name].append(column)
         for hole in group.holes:
-            if hole.path[:1] == EVENT and hole.path[1] in FLOW_FIELDS and len(hole.path) == 2:
+            if hole.path[:1] == EVENT and len(hole.path) == 2 and hole.path[1] in FLOW_FIELDS:
                 self._flows.append((packets, group.numbers(hole)))
             elif hole.path[:2] == (*EVENT, p.ANNOTATION) and len(hole.path) == 3:
                 self._add_argument(group, packets, lives, hole, texts)

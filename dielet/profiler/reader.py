@@ -30,7 +30,8 @@ _SHAPES = Shapes(
 )  # fmt: skip
 _COMPRESSED = bytes((p.COMPRESSED << 3 & 127 | 2 | 128, p.COMPRESSED >> 4))
 _OTHERS = (p.INTERNED, p.TRACK_DESCRIPTOR, p.ATTRIBUTES, p.DEFAULTS)
-_MOST_UNPACKED = 64 << 20  # bytes that one compressed packet may become
+# Bytes that all compressed packets may become: a free amount, and so many for each of the file.
+_FREE, _MOST_TIMES = 4 << 20, 100
 _UNPACKED_RUN = 32 << 20  # bytes of unpacked packets that are read together
 _GZIP, _ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 WANTED = "a trace, such as `dielet run --profile` writes"
@@ -144,8 +145,10 @@ class _Reader:
     _lives: dict[int, int] = field(default_factory=dict)  # by sequence: its state's present life
     _born: int = 0
     _packets: int = 0
+    _room: int = 0  # bytes that may still come out of compressed packets
 
     def read(self, data: Buffer) -> Trace:
+        self._room = _FREE + _MOST_TIMES * len(data)
         for buffer, starts, lengths in self._runs(data):
             self._take(buffer, starts, lengths)
         slices = self.events.slices(self.texts, self._packets)
@@ -168,8 +171,11 @@ class _Reader:
             stray=slices.stray,
         )
 
-    def _runs(self, data: Buffer) -> Iterator[tuple[Buffer, I64, I64]]:
-        """Runs of packets in order, with the insides of compressed ones in their places."""
+    def _runs(self, data: Buffer, inside: bool = False) -> Iterator[tuple[Buffer, I64, I64]]:
+        """Runs of packets in order, with the insides of compressed ones in their places.
+
+        inside: these were such an inside, and hold no further ones.
+        """
         starts, lengths, cut = split(data)
         self.truncated |= cut
         long = np.flatnonzero(lengths > 1)
@@ -177,23 +183,38 @@ class _Reader:
         is_compressed[long] = (data[starts[long]] == _COMPRESSED[0]) & (
             data[starts[long] + 1] == _COMPRESSED[1]
         )
+        if inside and is_compressed.any():
+            raise DamagedFile("a compressed packet lies inside of another")
         begin = 0
-        inside: list[bytes] = []  # what has been unpacked since the last plain packet
+        unpacked: list[bytes] = []  # since the last plain packet
         for place in [*np.flatnonzero(is_compressed).tolist(), len(starts)]:
-            if place > begin or sum(map(len, inside)) > _UNPACKED_RUN:
-                yield from self._unpacked_runs(inside)
-                inside = []
+            if place > begin or sum(map(len, unpacked)) > _UNPACKED_RUN:
+                yield from self._unpacked_runs(unpacked)
+                unpacked = []
                 yield data, starts[begin:place], lengths[begin:place]
             begin = place + 1
             if place < len(starts):
                 packet = data[starts[place] : starts[place] + lengths[place]].tobytes()
-                inside += [_unpacked(body) for number, body in fields(packet)
-                           if number == p.COMPRESSED and isinstance(body, bytes)]  # fmt: skip
-        yield from self._unpacked_runs(inside)
+                unpacked += [self._unpacked(body) for number, body in fields(packet)
+                             if number == p.COMPRESSED and isinstance(body, bytes)]  # fmt: skip
+        yield from self._unpacked_runs(unpacked)
 
-    def _unpacked_runs(self, inside: list[bytes]) -> Iterator[tuple[Buffer, I64, I64]]:
-        if inside:
-            yield from self._runs(np.frombuffer(b"".join(inside), np.uint8))
+    def _unpacked_runs(self, unpacked: list[bytes]) -> Iterator[tuple[Buffer, I64, I64]]:
+        if unpacked:
+            yield from self._runs(np.frombuffer(b"".join(unpacked), np.uint8), inside=True)
+
+    def _unpacked(self, body: bytes) -> bytes:
+        try:
+            tool = zlib.decompressobj(wbits=47)  # zlib or gzip
+            out = tool.decompress(body, self._room)
+        except zlib.error as error:
+            raise DamagedFile(f"a compressed packet is damaged ({error})") from None
+        self._room -= len(out)
+        if tool.unconsumed_tail or not self._room:
+            raise DamagedFile(
+                f"its compressed packets become more than {_MOST_TIMES} times as large"
+            )
+        return out
 
     def _take(self, data: Buffer, starts: I64, lengths: I64) -> None:
         if not len(starts):
@@ -318,14 +339,3 @@ def _text(value: int | bytes | None) -> str:
 
 def _int(value: int | bytes | None) -> int:
     return value if isinstance(value, int) else 0
-
-
-def _unpacked(body: bytes) -> bytes:
-    try:
-        tool = zlib.decompressobj(wbits=47)  # zlib or gzip
-        out = tool.decompress(body, _MOST_UNPACKED)
-    except zlib.error as error:
-        raise DamagedFile(f"a compressed packet is damaged ({error})") from None
-    if tool.unconsumed_tail:
-        raise DamagedFile(f"a compressed packet holds more than {_MOST_UNPACKED} bytes")
-    return out

@@ -6,6 +6,7 @@ varints are.  One of them is walked field by field; its shape is then a mask ove
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -70,30 +71,42 @@ def records(data: Buffer, tag: int, first: int) -> tuple[I64, I64, int]:
     lengths = ends - starts
     breaks = [*np.flatnonzero(ends[:-1] != at[1:]).tolist(), len(at) - 1]
     parts: list[tuple[I64, I64]] = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
+    raw, walked = memoryview(data), array("q")  # starts and lengths in turns
     place = known = 0  # the next byte; the first of the likely places that is not before it
-    while place < len(data) and data[place] == tag:
+    while place < len(data) and raw[place] == tag:
         if known < len(at) and at[known] == place:
+            parts.append(_pairs(walked))
+            walked = array("q")
             last = breaks[bisect_left(breaks, known)]
             last -= int(ends[last] > len(data))
             if last < known:
                 break
             parts.append((starts[known : last + 1], lengths[known : last + 1]))
             place, known = int(ends[last]), last + 1
-        else:
-            try:
-                length, begin = read_varint(data, place + 1, len(data))
-            except DamagedFile:
-                break
-            if begin + length > len(data):
-                break
-            parts.append((np.array([begin]), np.array([length])))
-            place = begin + length
-        known += int(np.searchsorted(at[known:], place))
+            known += int(np.searchsorted(at[known:], place))
+            continue
+        try:
+            length, begin = read_varint(raw, place + 1, len(data))
+        except DamagedFile:
+            break
+        if begin + length > len(data):
+            break
+        walked.append(begin)
+        walked.append(length)
+        place = begin + length
+        if known < len(at) and at[known] < place:
+            known += int(np.searchsorted(at[known:], place))
+    parts.append(_pairs(walked))
     return (
         np.concatenate([part[0] for part in parts]),
         np.concatenate([part[1] for part in parts]),
         place,
     )
+
+
+def _pairs(walked: array[int]) -> tuple[I64, I64]:
+    both = np.array(walked, np.int64).reshape(-1, 2)
+    return both[:, 0], both[:, 1]
 
 
 @dataclass(frozen=True)
@@ -126,7 +139,9 @@ class Group:
         return next((hole for hole in reversed(self.holes) if hole.path == path), None)
 
     def numbers(self, hole: Hole) -> NDArray[np.uint64]:
-        """The values of a varint or fixed64 field."""
+        """The values of a field that is a number."""
+        if hole.wire == LENGTH:
+            raise DamagedFile("the trace is damaged: a text stands where a number is expected")
         part = self.rows[:, hole.offset : hole.offset + hole.width]
         if hole.wire == VARINT:
             kind = np.dtype(np.uint32 if hole.width <= 4 else np.uint64)
