@@ -54,6 +54,17 @@ class Analyzed:
     found: Analysis
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What is asked beside the trace; see `analyze`."""
+
+    device: str | Path | None = None
+    diff: str | Path | None = None
+    budget: str | Path | None = None
+    window_ms: tuple[float, float] | None = None
+    what_if: Mapping[str, float] | None = None
+
+
 def analyze(
     trace: str | Path,
     *,
@@ -75,38 +86,29 @@ def analyze(
     a budget with something wrong in it, UsageError for a window without a whole step and for a
     factor or a name of `what_if` that cannot be.
     """
-    options = {"device": device, "window_ms": window_ms, "what_if": what_if}
-    return examine(trace, diff=diff, budget=budget, **options).found  # type: ignore[arg-type]
+    return examine(trace, Asked(device, diff, budget, window_ms, what_if)).found
 
 
-def examine(
-    trace: str | Path,
-    *,
-    device: str | Path | None = None,
-    diff: str | Path | None = None,
-    budget: str | Path | None = None,
-    window_ms: tuple[float, float] | None = None,
-    what_if: Mapping[str, float] | None = None,
-) -> Analyzed:
+def examine(trace: str | Path, asked: Asked = Asked()) -> Analyzed:
     """`analyze`, with the tables that it was computed from."""
-    if budget is not None:
-        read_budget(budget)  # before the work, so that a wrong key is told at once
+    if asked.budget is not None:
+        read_budget(asked.budget)  # before the work, so that a wrong key is told at once
 
     def one(path: str | Path, what_if: Mapping[str, float] | None = None) -> Analyzed:
         table = open_table(path)
         if table.attributes.get("dropped_command_count"):
             table = kept(table)
-        table = table if window_ms is None else cut(table, window_ms)
-        return analysis_of(table, Path(path), device, what_if)
+        table = table if asked.window_ms is None else cut(table, asked.window_ms)
+        return analysis_of(table, Path(path), asked.device, what_if)
 
-    mine = one(trace, what_if)
+    mine = one(trace, asked.what_if)
     found = mine.found
-    if diff is not None:
-        other = one(diff)
+    if asked.diff is not None:
+        other = one(asked.diff)
         compared = compare(other.table, mine.table, other.found, found, read_rules().limits)
         found = replace(found, diff=compared)
-    if budget is not None:
-        found = replace(found, budget=check_budget(found, budget))
+    if asked.budget is not None:
+        found = replace(found, budget=check_budget(found, asked.budget))
     return Analyzed(mine.table, mine.steps, found)
 
 
@@ -151,7 +153,7 @@ def analysis_of(
         speed=find_speed(
             steps,
             answers,
-            float(moved.moved[decode].sum()) if table.found.with_bytes else None,
+            float(moved.moved[decode].sum()) if table.with_bytes else None,
             float(moved.dram[decode].sum()) if moved.dram.any() else None,
         ),
         answers=answers,

@@ -30,9 +30,11 @@ def find_coverage(
     if shown is not None and shown.sum() > 0:
         explained = float(moved.by_commands.sum() / shown.sum())
     dropped = table.attributes.get("dropped_command_count")
+    waits, resolved = (sum(getattr(k, name) for k in table.kinds) for name in ("waits", "resolved"))
     notes = [
+        *_window(table),
         *_losses(table),
-        *_unknowns(table, steps, explained),
+        *_unknowns(table, steps, explained, waits - resolved, waits),
         *_peaks(table, limits),
         *_samples(table, walked),
     ]
@@ -44,17 +46,30 @@ def find_coverage(
         commands=found.commands,
         host_slices=len(table.host.start),
         steps=len(steps.steps),
-        dependencies=found.edges,
+        dependencies=table.dependencies,
         dropped_commands=int(dropped) if dropped is not None else None,
         truncated=found.truncated,
         open_slices=found.open_slices,
         stray_ends=found.stray,
         unnamed_slices=found.unnamed,
-        arguments=found.with_bytes / found.commands,
-        resolved_waits=found.waits_resolved / found.waits if found.waits else None,
+        arguments=table.with_bytes / found.commands,
+        resolved_waits=resolved / waits if waits else None,
         dram_explained=explained,
         window_ns=(table.begin, table.finish),
     )
+
+
+def _window(table: Table) -> Iterator[Note]:
+    """What is not of the window, where it is not the whole trace."""
+    if table.found.left_out:
+        yield Note(
+            NOTE,
+            f"of {counted(table.found.commands + table.found.left_out, 'command')} in the trace "
+            f"{table.found.commands:,} are in the window and in every figure; of the whole file "
+            "are only its attributes, its size, and what is said here of commands that were "
+            "dropped, slices without an end or a beginning, names that are not understood, and "
+            "a cut-off end",
+        )
 
 
 def _losses(table: Table) -> Iterator[Note]:
@@ -81,12 +96,14 @@ def _losses(table: Table) -> Iterator[Note]:
     if told > there + found.open_slices:
         has, are = counted(told, "command"), counted(there, "is", "are")
         yield Note(WARNING, f"the trace says that it has {has}; {are} there")
-    if found.backward:
-        what = counted(found.backward, "dependency points", "dependencies point")
+    if backward := sum(kind.backward for kind in table.kinds):
+        what = counted(backward, "dependency points", "dependencies point")
         yield Note(NOTE, f"{what} backwards in time, and so left out")
 
 
-def _unknowns(table: Table, steps: Steps, explained: float | None) -> Iterator[Note]:
+def _unknowns(
+    table: Table, steps: Steps, explained: float | None, missing: int, waits: int
+) -> Iterator[Note]:
     """What the trace never said: some figures stay empty."""
     found = table.found
     if "dropped_command_count" not in table.attributes:
@@ -103,14 +120,13 @@ def _unknowns(table: Table, steps: Steps, explained: float | None) -> Iterator[N
     if found.unnamed:
         what = counted(found.unnamed, "slice has a name that is", "slices have names that are")
         yield Note(NOTE, f"{what} not understood")
-    if found.with_bytes < found.commands:
-        without = found.commands - found.with_bytes
+    if table.with_bytes < found.commands:
+        without = found.commands - table.with_bytes
         what = "does not say its" if without == 1 else "do not say their"
         yield Note(NOTE, f"{without:,} of {counted(found.commands, 'command')} {what} bytes")
-    if not found.edges:
+    if not table.dependencies:
         yield Note(NOTE, "no dependencies: the critical path follows the order of engines alone")
-    if found.waits and found.waits_resolved < _RESOLVED * found.waits:
-        missing = found.waits - found.waits_resolved
+    if missing > (1 - _RESOLVED) * waits:
         what = counted(missing, "cause (`waited for`) names", "causes (`waited for`) name")
         yield Note(NOTE, f"{what} commands that are not there")
     if not table.counters:

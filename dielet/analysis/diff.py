@@ -6,8 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from dielet.analysis.rules import Limits
 from dielet.analysis.schema import Analysis, Change, Diff, Total
 from dielet.analysis.table import Table
@@ -48,7 +46,7 @@ def amounts(table: Table, by_program: Mapping[str, bool]) -> dict[Key, Amount]:
     for kind in table.kinds:
         program = kind.program if by_program.get(kind.phase, True) else ""
         times = kind.time().tolist()
-        nbytes = np.maximum(kind.nbytes, 0).sum(axis=0).tolist()
+        nbytes = kind.moved().tolist()
         names = zip(kind.pieces.operation.tolist(), kind.pieces.kind.tolist(), strict=True)
         for (operation, name), ns, moved in zip(names, times, nbytes, strict=True):
             total = sums[kind.phase, program, table.text(operation), table.text(name)]

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from dielet.analysis.names import Names, Step, in_order, read_names, read_rests
 from dielet.analysis.scan import Scan, Unfit, scan
-from dielet.analysis.table import F64, I32, I64
+from dielet.analysis.table import F64, I32, I64, Facts
 from dielet.errors import DamagedFile
 from dielet.profiler.reader import Trace, read_trace
 from dielet.program.records import BOUNDS
 
 NONE = -1
 BYTES, OPS, PERCENT, BOUND = "bytes", "operations", "% of peak", "bound by"
-NUMBERS = ("start", "duration", "track", "nbytes", "ops", "percent", "bound")
+NUMBERS = ("start", "duration", "track", "fact", "percent")
 KIND, SHAPE, FORMAT, ROUTE, WAITS = "kind", "shape", "format", "memory", "waited for"
 
 
@@ -78,20 +78,21 @@ class Details:
 class Events:
     """Slices in order of start.  Columns that are not needed any more may be taken out.
 
-    track: uuids.  step, rest: places in the tables of `names`, -1 where a slice's name is none.
-    nbytes, ops, percent, bound: -1 where nothing is said; bound: a place in BOUNDS.  example: a
-    slice's name.  source: what `details` are read from.
+    duration: -1 where there is no end; below that a place in `longs`, counted from -2 down; see
+    `durations`.  track: uuids.  step, rest: places in the tables of `names`, -1 where a slice's
+    name is none.  fact: places in `facts`, whose bounds are places in BOUNDS.  percent: -1 where
+    nothing is said.  source: what `details` are read from.
     """
 
     start: I64
-    duration: I64
+    duration: NDArray[np.integer]
+    longs: I64
     track: NDArray[np.integer]
     step: I32
     rest: I32
-    nbytes: I64
-    ops: I64
-    percent: I32
-    bound: NDArray[np.int8]
+    fact: I32
+    facts: Facts
+    percent: NDArray[np.integer]
     names: Names
     counters: dict[int, tuple[I64, F64]]
     stray: int
@@ -101,10 +102,28 @@ class Events:
     def __len__(self) -> int:
         return len(self.track)
 
+    def durations(self, slices: I64 | I32) -> I64:
+        """In ns; -1 where there is no end."""
+        return self.in_ns(self.duration[slices])
+
+    def in_ns(self, durations: NDArray[np.integer]) -> I64:
+        """What stands in the column `duration` as ns."""
+        found = durations.astype(np.int64)
+        if len(self.longs):
+            is_long = found < NONE
+            found[is_long] = self.longs[NONE - 1 - found[is_long]]
+        return found
+
+    def longest(self) -> int:
+        """Which slice takes longest."""
+        if len(self.longs):
+            return int(np.argmax(self.duration == NONE - 1 - int(np.argmax(self.longs))))
+        return int(np.argmax(self.duration))
+
     def take(self, name: str) -> NDArray[Any]:
         """A column, which is then no longer here."""
         column: NDArray[Any] = getattr(self, name)
-        setattr(self, name, column[:0])
+        setattr(self, name, np.zeros(0, column.dtype))  # a part of it would keep all of it
         return column
 
     def details(self, slices: Sequence[int] | I64) -> Details:
@@ -131,6 +150,8 @@ def _scanned(found: Scan) -> Events:
     steps = [((key >> 32) - 1 if key >> 32 else None, key & 0xFFFFFFFF) for key in keys]
     return Events(
         **dict[str, Any]({name: found.columns.pop(name) for name in NUMBERS}),
+        longs=found.longs,
+        facts=found.facts,
         counters=found.counters,
         stray=found.stray,
         truncated=found.truncated,
@@ -143,14 +164,15 @@ def read(trace: Trace) -> Events:
     """The events of a trace that was read in full."""
     used = np.unique(trace.name[trace.name >= 0])
     step, rest, rests, steps = read_names(trace.texts, used)
+    fact, facts = _facts(_column(trace, BYTES), _column(trace, OPS), _bounds(trace))
     return Events(
         start=trace.start,
         duration=trace.duration,
+        longs=np.zeros(0, np.int64),
         track=trace.track,
-        nbytes=_column(trace, BYTES),
-        ops=_column(trace, OPS),
+        fact=fact,
+        facts=facts,
         percent=_column(trace, PERCENT).astype(np.int32),
-        bound=_bounds(trace),
         counters=trace.counters,
         stray=trace.stray,
         truncated=trace.truncated,
@@ -161,12 +183,22 @@ def read(trace: Trace) -> Events:
 
 def _named(step: I32, rest: I32, rests: list[str], steps: list[Step]) -> dict[str, Any]:
     """The fields of Events that are about names."""
-    rest, rests = in_order(rest, rests)
+    rests = in_order(rest, rests)
     names, fine = read_rests(rests, steps)
     if not fine.all():
         rest = np.append(np.where(fine, np.arange(len(fine)), NONE), NONE).astype(np.int32)[rest]
-        step = np.where(rest >= 0, step, NONE).astype(np.int32)
+        step[rest < 0] = NONE
     return {"step": step, "rest": rest, "names": names}
+
+
+def _facts(nbytes: I64, ops: I64, bound: NDArray[np.int8]) -> tuple[I32, Facts]:
+    """Which of the different cases every slice is, and those."""
+    code = np.zeros(len(bound), np.int64)
+    for column in (nbytes, ops, bound):
+        values, place = np.unique(column, return_inverse=True)
+        _, code = np.unique(code * len(values) + place, return_inverse=True)
+    first = np.unique(code, return_index=True)[1]
+    return code.astype(np.int32), Facts(nbytes[first], ops[first], bound[first])
 
 
 def _column(trace: Trace, key: str) -> I64:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import get_args, get_type_hints
 
 import msgspec
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from dielet.analysis.schema import Analysis
 from dielet.analysis.steps import Steps
-from dielet.analysis.table import Executor, Kind, Table
+from dielet.analysis.table import Coded, Executor, Kind, Table
 
 COMMANDS = "commands"
 RESULTS = (
@@ -21,6 +22,7 @@ RESULTS = (
 """The parts of an analysis that are tables themselves."""
 
 NONE = -1
+FRAME_ROWS = 1 << 16  # as Python's objects they are 30 MB
 
 
 @dataclass(frozen=True)
@@ -44,23 +46,25 @@ Frame = dict[str, Column]
 
 
 def command_frames(table: Table, steps: Steps) -> Iterator[Frame]:
-    """The commands, a frame per kind of run, in order of run."""
+    """The commands, kind of run by kind of run, in order of run; frames of moderate size."""
     for kind in table.kinds:
-        yield _frame(table, steps, kind)
+        for rows in kind.blocks(FRAME_ROWS):
+            yield _frame(table, steps, kind, rows)
 
 
-def _frame(table: Table, steps: Steps, kind: Kind) -> Frame:
-    pieces, count = kind.pieces, len(kind.runs)
+def _frame(table: Table, steps: Steps, kind: Kind, rows: slice) -> Frame:
+    """Some runs of a kind."""
+    pieces, runs = kind.pieces, kind.runs[rows]
 
     def each(values: NDArray[np.generic], texts: Sequence[str | None] | None = None,
              missing: bool = False) -> Column:  # fmt: skip
-        return Column(np.tile(values, count), texts, missing)
+        return Column(np.tile(values, len(runs)), texts, missing)
 
     def of_run(values: NDArray[np.generic], texts: Sequence[str] | None = None) -> Column:
-        return Column(np.repeat(values[kind.runs], len(pieces)), texts)
+        return Column(np.repeat(values[runs], len(pieces)), texts)
 
-    def cells(values: NDArray[np.generic], texts: Sequence[str] | None = None) -> Column:
-        return Column(values.ravel(), texts, texts is None)
+    def cells(column: NDArray[np.generic] | Coded, texts: Sequence[str] | None = None) -> Column:
+        return Column(column[rows].ravel(), texts, texts is None)
 
     lanes = table.lanes
     operations = pieces.operation
@@ -84,8 +88,8 @@ def _frame(table: Table, steps: Steps, kind: Kind) -> Frame:
         "shape": each(pieces.shape, table.texts),
         "format": each(pieces.format, table.texts),
         "route": each(pieces.route, table.texts),
-        "start_ns": Column(kind.start.ravel()),
-        "duration_ns": Column(kind.duration.ravel()),
+        "start_ns": Column(kind.start[rows].ravel()),
+        "duration_ns": Column((kind.end[rows] - kind.start[rows]).ravel()),
         "bytes": cells(kind.nbytes),
         "operations": cells(kind.ops),
         "percent_of_peak": cells(kind.percent),
@@ -96,6 +100,13 @@ def _frame(table: Table, steps: Steps, kind: Kind) -> Frame:
 def _executor(executor: Executor) -> str:
     where = "" if executor.chiplet is None else f"chiplet {executor.chiplet} "
     return where + executor.engine
+
+
+def result_columns(name: str) -> tuple[str, ...]:
+    """The columns of a part of the analysis, whether it has rows or not."""
+    row = get_args(get_type_hints(Analysis)[name])[0]
+    fields: tuple[str, ...] = row.__struct_fields__
+    return fields
 
 
 def result_rows(found: Analysis, name: str) -> list[dict[str, object]]:

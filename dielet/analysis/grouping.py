@@ -8,11 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dielet.analysis.table import I32, I64, Bool, Runs
+from dielet.analysis.table import I32, I64, STRETCH, Bool, Runs
 
 NONE = -1
-STRETCH = 1 << 18
-"""Commands that are looked at together, so that little memory is needed."""
 
 
 @dataclass(frozen=True)
@@ -23,14 +21,19 @@ class Group:
     places: I32
 
 
-def groups_of(rest: I32, lane: I32, run: I32, runs: Runs) -> Iterator[Group]:
+def groups_of(rest: I32, lane: NDArray[np.integer], run: I32, runs: Runs) -> Iterator[Group]:
     """Runs with the same commands on the same lanes, and the same phase and program.
 
-    Commands are in order of run.
+    Commands are in order of run; `rest` is used up.
     """
     lanes = int(lane.max()) + 1
     small = int(rest.max() + 1) * lanes < 1 << 31
-    piece, count = _dense((rest if small else rest.astype(np.int64)) * lanes + lane)
+    code: NDArray[np.integer] = rest if small else rest.astype(np.int64)
+    code *= lanes
+    code += lane
+    del rest
+    piece, count = _dense(code)
+    del code
     first = firsts(run)
     length = np.diff(np.append(first, len(run)))
     if _repeats(piece, count, first):
@@ -57,11 +60,11 @@ def groups_of(rest: I32, lane: I32, run: I32, runs: Runs) -> Iterator[Group]:
         yield Group(run[first[chosen]].astype(np.int64), places)
 
 
-def _dense(key: I64) -> tuple[I32, int]:
+def _dense(key: NDArray[np.integer]) -> tuple[I32, int]:
     """Keys as numbers without gaps, in the same order, and how many there are."""
     there = np.zeros(int(key.max()) + 1, bool)
     there[key] = True
-    number = np.cumsum(there, dtype=np.int32) - 1
+    number = np.cumsum(there, dtype=np.int32) - np.int32(1)
     return number[key], int(number[-1]) + 1
 
 
@@ -120,7 +123,7 @@ def places_where(there: Bool) -> I32:
     return np.concatenate(parts)
 
 
-def distinct(track: NDArray[np.integer]) -> tuple[I64, I64, I32]:
+def distinct(track: NDArray[np.integer]) -> tuple[I64, I64, NDArray[np.integer]]:
     """Different values, where each is first, and per element which it is."""
     if track.dtype != np.int16:
         values, first, place = np.unique(track, return_index=True, return_inverse=True)
@@ -131,6 +134,6 @@ def distinct(track: NDArray[np.integer]) -> tuple[I64, I64, I32]:
         fresh = first[found] < 0
         first[found[fresh]] = low + at[fresh]
     values = np.flatnonzero(first >= 0)
-    number = np.zeros(len(first), np.int32)
+    number = np.zeros(len(first), np.int16)
     number[values] = np.arange(len(values))
     return values, first[values], number[track]

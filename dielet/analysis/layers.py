@@ -47,11 +47,10 @@ def find_layers(
         numbers = layer_numbers(table, kind)
         shifted = numbers + 1
         uneven = imbalance_of(kind, shifted, chiplet_numbers(table, kind))
-        zero = np.zeros(len(numbers), np.int64)
         time = kind.time()
         columns = {
             "bytes": moved.by_piece,
-            "ops": sum((np.maximum(kind.ops[rows], 0).sum(axis=0) for rows in kind.blocks()), zero),
+            "ops": kind.computed(),
             "time": time,
         }
         engines = [table.lanes[n].engine for n in kind.pieces.lane.tolist()]

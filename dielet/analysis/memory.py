@@ -84,7 +84,7 @@ def _weights(table: Table) -> dict[tuple[str, int | None], int]:
             name = table.text(int(pieces.kind[n]))
             nbytes = 0
             if name == "weight_copy":
-                nbytes = int(max(kind.nbytes[0, n], 0))
+                nbytes = max(int(kind.nbytes[0, n]), 0)
             elif name == "linear" and "dram" in table.text(int(pieces.route[n])):
                 form = table.text(int(pieces.format[n]))
                 nbytes = weight_bytes(table.text(int(pieces.shape[n])), form)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dielet.analysis.table import COMPUTE, DMA, HOST, SYNC, Lane
+from dielet.analysis.table import COMPUTE, DMA, HOST, STRETCH, SYNC, Lane
 from dielet.profiler.names import parse
 from dielet.profiler.tracks import ENGINES, WORKLOAD
 from dielet.profiler.tracks import HOST as HOST_TRACK
@@ -74,15 +74,19 @@ def read_names(texts: Sequence[str], used: I32) -> tuple[I32, I32, list[str], li
     return step, rest, list(rests), list(steps)
 
 
-def in_order(rest: I32, rests: Sequence[str]) -> tuple[I32, list[str]]:
-    """Rests of slices, and those texts, numbered anew in the order in which slices have them."""
+def in_order(rest: I32, rests: Sequence[str]) -> list[str]:
+    """Texts in the order in which slices have them; their numbers in `rest` are changed."""
     first = np.full(len(rests) + 1, len(rest), np.int64)
-    first[rest[::-1]] = np.arange(len(rest))[::-1]
+    for low in reversed(range(0, len(rest), STRETCH)):
+        part = rest[low : low + STRETCH]
+        first[part[::-1]] = np.arange(low, low + len(part))[::-1]
     order = np.argsort(first[:-1], kind="stable")
     number = np.empty(len(rests) + 1, np.int32)
     number[order] = np.arange(len(rests))
     number[-1] = -1
-    return number[rest], [rests[n] for n in order.tolist()]
+    for low in range(0, len(rest), STRETCH):
+        rest[low : low + STRETCH] = number[rest[low : low + STRETCH]]
+    return [rests[n] for n in order.tolist()]
 
 
 def class_of(engine: str) -> str:

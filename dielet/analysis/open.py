@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dielet.analysis.edges import Edges, find_edges
+from dielet.analysis.edges import find_edges
 from dielet.analysis.events import (
     FORMAT,
     KIND,
@@ -22,8 +22,6 @@ from dielet.analysis.events import (
     read_events,
 )
 from dielet.analysis.grouping import (
-    STRETCH,
-    Group,
     distinct,
     firsts,
     groups_of,
@@ -44,6 +42,7 @@ from dielet.analysis.table import (
     F64,
     I32,
     I64,
+    STRETCH,
     CounterKey,
     Found,
     HostWork,
@@ -60,7 +59,8 @@ from dielet.program.records import BOUNDS
 
 _LATEST, _LONGEST = 1 << 62, 1 << 53  # ns; the second is 104 days, and exact as a float
 _COUNTS = ("dropped_command_count", "command_count", "peaks_count")
-MATRICES = ("start", "duration", "nbytes", "ops", "percent", "bound")
+NO_CELLS = np.zeros((0, 0), np.int32)
+MATRICES = ("start", "duration", "fact", "percent")
 
 
 def open_table(path: str | Path) -> Table:
@@ -73,32 +73,40 @@ def open_table(path: str | Path) -> Table:
 
 def table_of(events: Events, path: str = "the trace") -> Table:
     """The tables of a trace that has been read; `path` is for messages."""
-    if not len(events):
+    total = len(events)
+    if not total:
         raise DamagedFile(_refusal(events, path, 0))
     _check_times(events, path)
     role, lane, lanes, trace = _tracks(events)
-    give_back()
-    names, named, closed = events.names, events.step >= 0, events.duration >= 0
+    names, named, closed = events.names, events.step >= 0, events.duration != NONE
     at = places_where((role == COMMAND) & named & closed)
     if not len(at):
         raise DamagedFile(_refusal(events, path, int((role == COMMAND).sum())))
-    runs, run, at = _runs(events, np.flatnonzero((role == RUN) & named & closed), at)
+    host = _host(events, np.flatnonzero((role == WORK) & closed))
+    unnamed = int(((role == OTHER) | (~named & (role != WORK))).sum())
+    open_slices = int((~closed).sum())
+    marks = np.flatnonzero((role == RUN) & named & closed)
+    # From here on one column after the other is needed for the last time.
+    del role, named, closed
+    events.take("track")
+    give_back()
+    runs, run, at = _runs(events, marks, at)
+    events.take("step")
     texts = list(names.operations)
     give_back()
-    groups = list(groups_of(events.rest[at], lane[at], run, runs))
+    members: list[I64] = []
+    slices: list[I32] = []
+    for group in groups_of(events.rest[at], lane[at], run, runs):
+        members.append(group.runs)
+        slices.append(at[group.places])
+    del run
     give_back()
-    details = events.details(
-        np.concatenate([at[group.places[0]] for group in groups]).astype(np.int64)
-    )
-    slices = [at[group.places] for group in groups]
-    host = _host(events, np.flatnonzero((role == WORK) & closed))
-    # From here on one column after the other is needed for the last time.
-    count, unnamed = len(at), int(((role == OTHER) | (~named & (role != WORK))).sum())
-    old_names = bool((names.workload[events.rest[at]] < 0).all())
-    open_slices = int((~closed).sum())
+    details = events.details(np.concatenate([mine[0] for mine in slices]).astype(np.int64))
+    count, old_names = len(at), all(_without_workload(events, mine[0]) for mine in slices)
     samples = [_pieces(events, details, mine[0], lane, texts) for mine in slices]
-    del at, role, lane, named, closed, run
-    kinds, edges = _kinds(events, details, groups, slices, samples, lanes, runs)
+    del at, lane
+    events.take("rest")
+    kinds = _kinds(events, details, members, slices, samples, lanes, runs)
     give_back()
     kinds, executors = with_executors(kinds, lanes, trace.attributes)
     return Table(
@@ -115,17 +123,10 @@ def table_of(events: Events, path: str = "the trace") -> Table:
         layer={n: layer_of(name) for n, name in enumerate(names.operations)},
         group={n: group_of(name) for n, name in enumerate(names.operations)},
         found=Found(
-            slices=len(events),
+            slices=total,
             commands=count,
             open_slices=open_slices,
             unnamed=unnamed,
-            with_bytes=sum(int((kind.nbytes >= 0).sum()) for kind in kinds),
-            edges=sum(
-                len(found.pairs) * len(kind.runs) for kind, found in zip(kinds, edges, strict=True)
-            ),
-            waits=sum(found.waits for found in edges),
-            waits_resolved=sum(found.resolved for found in edges),
-            backward=sum(found.backward for found in edges),
             stray=events.stray,
             truncated=events.truncated,
             old_names=old_names,
@@ -135,9 +136,9 @@ def table_of(events: Events, path: str = "the trace") -> Table:
 
 def _check_times(events: Events, path: str) -> None:
     """Refuses times that no trace has, and with which sums would not fit."""
-    longest = int(np.argmax(events.duration))
+    longest = events.longest()
     first, last = int(events.start[0]), int(events.start[-1])
-    long = int(events.duration[longest])
+    long = int(events.durations(np.array([longest]))[0])
     if first >= 0 and last <= _LATEST and last - first <= _LONGEST and long <= _LONGEST:
         return
     details = events.details([longest])
@@ -176,7 +177,12 @@ def _refusal(events: Events, path: str, commands: int) -> str:
     )
 
 
-def _tracks(events: Events) -> tuple[NDArray[np.uint8], I32, list[Lane], Trace]:
+def _without_workload(events: Events, sample: I32) -> bool:
+    """Whether no name in a run says which run of its step it is."""
+    return bool((events.names.workload[events.rest[sample]] < 0).all())
+
+
+def _tracks(events: Events) -> tuple[NDArray[np.uint8], NDArray[np.integer], list[Lane], Trace]:
     """Of every slice what it is and its lane; the lanes; a trace that knows the tracks."""
     uuids, first, place = distinct(events.track)
     details = events.details(first)
@@ -213,15 +219,16 @@ def _runs(events: Events, marks: I64, at: I32) -> tuple[Runs, I32, I32]:
     start[key[first]] = events.start[at[first]]  # slices are in order of start
     for low, high in stretches(first, len(at)):
         mine = at[first[low] : first[high] if high < len(first) else len(at)]
-        ends = events.start[mine] + events.duration[mine]
+        ends = events.start[mine] + events.durations(mine)
         end[key[first[low:high]]] = np.maximum.reduceat(ends, first[low:high] - first[low])
     np.minimum.at(start, mark_key, events.start[marks])
-    np.maximum.at(end, mark_key, events.start[marks] + events.duration[marks])
+    np.maximum.at(end, mark_key, events.start[marks] + events.durations(marks))
     present = np.flatnonzero(end >= 0)
     present = present[np.argsort(start[present], kind="stable")]
     number = np.full(count, NONE, np.int32)
     number[present] = np.arange(len(present))
     run = number[key]
+    del key
     if (run[1:] < run[:-1]).any():
         order = np.argsort(run, kind="stable")
         run, at = run[order], at[order]
@@ -249,15 +256,15 @@ def _runs(events: Events, marks: I64, at: I32) -> tuple[Runs, I32, I32]:
 def _kinds(
     events: Events,
     details: Details,
-    groups: Sequence[Group],
+    members: Sequence[I64],
     slices: Sequence[I32],
     samples: Sequence[tuple[Pieces, list[str]]],
     lanes: list[Lane],
     runs: Runs,
-) -> tuple[list[Kind], list[Edges]]:
+) -> list[Kind]:
     """The kinds with their matrices; every column of `events` that they need is taken from it.
 
-    slices: of each group, [runs, pieces].
+    members: runs of each kind; slices: where their commands stand, [runs, pieces].
     """
     columns: dict[str, list[NDArray[Any]]] = {}
     for name in MATRICES:
@@ -265,34 +272,37 @@ def _kinds(
         columns[name] = [column[mine] for mine in slices]
         del column
         give_back()
-    kinds, edges = [], []
-    for n, (group, (pieces, waits)) in enumerate(zip(groups, samples, strict=True)):
-        start, end = columns["start"][n], columns["duration"][n]
+    kinds = []
+    for n, (mine, (pieces, waits)) in enumerate(zip(members, samples, strict=True)):
+        start = columns["start"][n]
+        end = events.in_ns(columns["duration"][n])
         end += start
+        columns["duration"][n] = NO_CELLS
         arrows = details.flows(slices[n][0].astype(np.int64))
         joined = find_edges(pieces, lanes, events.names.operations, waits, arrows, start[0], end[0])
-        first = int(group.runs[0])
-        edges.append(joined)
+        first = int(mine[0])
         kinds.append(
             Kind(
                 phase=runs.phase[first],
                 program=runs.program[first],
-                runs=group.runs,
+                runs=mine,
                 pieces=pieces,
                 start=start,
                 end=end,
-                nbytes=columns["nbytes"][n],
-                ops=columns["ops"][n],
+                fact=columns["fact"][n],
                 percent=columns["percent"][n],
-                bound=columns["bound"][n],
+                facts=events.facts,
                 edges=joined.pairs,
+                waits=joined.waits,
+                resolved=joined.resolved,
+                backward=joined.backward,
             )
         )
-    return kinds, edges
+    return kinds
 
 
 def _pieces(
-    events: Events, details: Details, sample: I32, lane: I32, texts: list[str]
+    events: Events, details: Details, sample: I32, lane: NDArray[np.integer], texts: list[str]
 ) -> tuple[Pieces, list[str]]:
     """What a run's commands are, and what each waited for, in words."""
     names, rest = events.names, events.rest[sample]
@@ -301,7 +311,7 @@ def _pieces(
         for key in (KIND, SHAPE, FORMAT, ROUTE, WAITS)
     }
     pieces = Pieces(
-        lane=lane[sample],
+        lane=lane[sample].astype(np.int32),
         executor=np.zeros(len(sample), np.int32),
         operation=names.operation[rest],
         index=names.index[rest],
@@ -331,7 +341,7 @@ def _host(events: Events, at: I64) -> HostWork:
     operation = np.where(rest >= 0, names.operation[rest], NONE)
     return HostWork(
         start=events.start[at],
-        end=events.start[at] + events.duration[at],
+        end=events.start[at] + events.durations(at),
         step=events.step[at].astype(np.int64),
         what=[what[n] for n in operation.tolist()],
     )

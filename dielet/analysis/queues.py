@@ -41,7 +41,7 @@ class Queues:
     """
 
     kind: Kind
-    order: I64
+    order: I32
     executor: I32
     first: I64
     is_first: Bool
@@ -68,11 +68,14 @@ class Queues:
 
 def queues_of(kind: Kind, runs: Runs) -> Queues:
     executor = kind.pieces.executor
-    order = np.lexsort((kind.end[0], kind.start[0], executor))[None, :]
+    order = np.lexsort((kind.end[0], kind.start[0], executor))[None, :].astype(np.int32)
     placed = executor[order[0]]
     is_first = np.diff(placed, prepend=-1) != 0
     if any(_late(kind, order, is_first, rows) for rows in kind.blocks()):
-        order = np.lexsort((kind.start, np.broadcast_to(executor, kind.start.shape)), axis=1)
+        order = np.empty(kind.start.shape, np.int32)
+        for rows in kind.blocks():
+            start = kind.start[rows]
+            order[rows] = np.lexsort((start, np.broadcast_to(executor, start.shape)), axis=1)
     first = np.flatnonzero(is_first)
     last = np.empty((len(kind.runs), len(first)), np.int64)
     for rows in kind.blocks():
@@ -89,7 +92,7 @@ def queues_of(kind: Kind, runs: Runs) -> Queues:
     )
 
 
-def _ordered(kind: Kind, order: I64, rows: slice) -> tuple[I64, I64]:
+def _ordered(kind: Kind, order: I32, rows: slice) -> tuple[I64, I64]:
     """Starts and ends of some runs, executor after executor."""
     if len(order) == 1:
         return kind.start[rows][:, order[0]], kind.end[rows][:, order[0]]
@@ -98,7 +101,7 @@ def _ordered(kind: Kind, order: I64, rows: slice) -> tuple[I64, I64]:
     return start, np.take_along_axis(kind.end[rows], mine, axis=1)
 
 
-def _late(kind: Kind, order: I64, is_first: Bool, rows: slice) -> bool:
+def _late(kind: Kind, order: I32, is_first: Bool, rows: slice) -> bool:
     """Whether in some run an executor took its commands in another order."""
     late = np.diff(_ordered(kind, order, rows)[0], axis=1) < 0
     return bool(late[:, ~is_first[1:]].any())

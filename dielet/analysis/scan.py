@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from dielet.analysis import scanner as s
 from dielet.analysis.heap import give_back
-from dielet.analysis.table import F64, I32, I64
+from dielet.analysis.table import F64, I32, I64, Facts
 from dielet.errors import DamagedFile
 from dielet.profiler import perfetto as p
 from dielet.profiler.reader import Trace, read_packets
 from dielet.profiler.scan import fields, read_varint
+from dielet.profiler.tracks import WORKLOAD
 from dielet.program.records import BOUNDS
 
 try:
@@ -28,15 +29,15 @@ except ImportError:
 
 _ERRORS: tuple[Any, ...] = (zlib.error, inflate.error)
 _USUAL = 1 << 12  # bytes that most packets fit in
-BLOCK = 32 << 20  # bytes of a plain file that are looked at together
+BLOCK = 8 << 20  # bytes of a file that are looked at together
 _MOST_UNPACKED = 64 << 20
 _LEAST_PLAIN, _LEAST_PACKED = 40, 6  # bytes of a file that a slice takes at the very least
-_MOST_RESTS, _MOST_STEPS = s.REST_SLOTS // 2, s.STEP_SLOTS // 2
+_MOST_RESTS, _MOST_STEPS, _MOST_FACTS = s.REST_SLOTS // 2, s.STEP_SLOTS // 2, s.FACT_SLOTS // 2
+_MOST_LONGS = 1 << 20
+_FORGOTTEN = 1 << 20  # bytes of the file that are given back together
 _COLUMNS = {b"bytes": s.NBYTES, b"operations": s.OPS, b"% of peak": s.PERCENT,
             b"bound by": s.BOUND}  # fmt: skip
-_PER_SLICE = (
-    "start", "duration", "track", "step", "rest", "place", "nbytes", "ops", "percent", "bound",
-)  # fmt: skip
+_PER_SLICE = ("start", "duration", "track", "step", "rest", "place", "fact", "percent")
 _TYPES = {"i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8, "double": np.float64}
 
 
@@ -58,15 +59,19 @@ class Block:
 class Scan:
     """What was read.
 
-    columns: per slice; step and rest are -1 where the name is none.  rests: texts by number.
+    columns: per slice; step and rest are -1 where the name is none, a duration below -1 is a place
+    in `longs`, counted from -2 down.  rests: texts by number.
 
     row: where each slice stood in the file, None if they were in order of start.  others: packets
-    that are no events, with the number of the slice that came next in the file.
+    that are no events, with the number of the slice that came next in the file.  marks: packets of
+    slices that stand for runs, by where they stood: there are few, but in every block.
     """
 
     path: Path
     columns: dict[str, NDArray[Any]]
     place: I32
+    longs: I64
+    facts: Facts
     steps: I64
     rests: list[str]
     counters: dict[int, tuple[I64, F64]]
@@ -75,6 +80,7 @@ class Scan:
     blocks: list[Block]
     row: I32 | None = None
     others: list[tuple[int, bytes]] = field(default_factory=list)
+    marks: dict[int, bytes] = field(default_factory=dict)
 
     def packets(self, slices: I64) -> Trace:
         """Some slices with everything that is said of them, and all that is no event.
@@ -83,6 +89,9 @@ class Scan:
         """
         found: list[tuple[int, int, bytes]] = [(row, 0, body) for row, body in self.others]
         rows = slices if self.row is None else self.row[slices].astype(np.int64)
+        is_mark = np.array([row in self.marks for row in rows.tolist()], bool)
+        found += [(row, 1, self.marks[row]) for row in rows[is_mark].tolist()]
+        rows, places = rows[~is_mark], self.place[slices[~is_mark]]
         block = np.searchsorted([b.first for b in self.blocks], rows, side="right") - 1
         with self.path.open("rb", buffering=0) as file:
             for number in np.unique(block).tolist():
@@ -91,8 +100,7 @@ class Scan:
                 if where.packed:
                     packed = _unpacked(os.pread(file.fileno(), where.length, where.begin))
                 mine = block == number
-                for row, place in zip(rows[mine].tolist(), self.place[slices[mine]], strict=True):
-                    at = int(place)
+                for row, at in zip(rows[mine].tolist(), places[mine].tolist(), strict=True):
                     # Read and not mapped: every look into a mapped file brings many pages with it.
                     if where.packed:
                         found.append((row, 1, _packet_at(memoryview(packed)[at:])))
@@ -148,14 +156,17 @@ class _Scanning:
         self.state = np.zeros(len(s.STATE) + len(s.ARRAYS), np.int64)
         self.state[len(s.STATE) :] = [array.ctypes.data for array in self.arrays.values()]
         for name, value in (
-            ("most_rows", rows), ("most_samples", rows), ("names", len(self.arrays["name_step"])),
-            ("most_rests", _MOST_RESTS), ("most_steps", _MOST_STEPS), ("last_key", -1),
+            ("most_rows", rows), ("most_samples", rows), ("most_rests", _MOST_RESTS),
+            ("most_steps", _MOST_STEPS), ("most_facts", _MOST_FACTS), ("most_longs", _MOST_LONGS),
+            ("last_key", -1),
         ):  # fmt: skip
             self._set(name, value)
         self.rests: list[str] = []
         self.others: list[tuple[int, bytes]] = []
+        self.marks: dict[int, bytes] = {}
         self.blocks: list[Block] = []
         self.truncated = False
+        self.forgotten = 0
         self.call = s.scan_function()
 
     def _get(self, name: str) -> int:
@@ -176,13 +187,17 @@ class _Scanning:
                     raise Unfit  # a packet larger than a block
                 self.truncated = True
                 return
-            page = mmap.PAGESIZE
-            low, high = begin // page * page, (begin + done) // page * page
-            if high > low:
-                self.data.madvise(mmap.MADV_DONTNEED, low, high - low)
             begin += done
+            self._forget(begin)
             if self.truncated:
                 return
+
+    def _forget(self, end: int) -> None:
+        """What was read of the file need not stay in memory."""
+        high = end // mmap.PAGESIZE * mmap.PAGESIZE
+        if high - self.forgotten >= _FORGOTTEN:
+            self.data.madvise(mmap.MADV_DONTNEED, self.forgotten, high - self.forgotten)
+            self.forgotten = high
 
     def _block(self, block: Block, data: NDArray[np.uint8], offset: int | None = None) -> int:
         """Scan a block; how many of its bytes were whole packets."""
@@ -203,10 +218,12 @@ class _Scanning:
                 if offset is not None or block.begin + block.length >= self.size:
                     self.truncated = True
                 return at
-            if code in (s.OTHER, s.COMPRESSED):
+            if code in (s.OTHER, s.COMPRESSED, s.RUN):
                 place = self._get("packet")
                 packet = view[place : place + self._get("length")].tobytes()
-                if code == s.OTHER:
+                if code == s.RUN:
+                    self.marks[self._get("rows") - 1] = packet
+                elif code == s.OTHER:
                     self._other(packet)
                 else:
                     self._compressed(block, place, packet)
@@ -227,6 +244,7 @@ class _Scanning:
                 inner = Block(self._get("rows"), where, len(body), True)
                 if self._block(inner, unpacked, 0) < len(unpacked):
                     self.truncated = True
+        self._forget(block.begin + place)
 
     def _new_rests(self, data: NDArray[np.uint8]) -> None:
         for number in range(len(self.rests), self._get("rests")):
@@ -246,7 +264,12 @@ class _Scanning:
                 self._part(number, body)
 
     def _part(self, number: int, body: bytes) -> None:
-        if number == p.INTERNED:
+        if number == p.TRACK_DESCRIPTOR:
+            parts = dict(fields(body))
+            uuid = parts.get(1, 0)
+            if WORKLOAD.encode() in parts.values() and isinstance(uuid, int) and uuid < s.TRACKS:
+                self.arrays["is_run"][uuid] = 1
+        elif number == p.INTERNED:
             for kind, entry in fields(body):
                 if kind in (p.KEYS, p.STRINGS) and isinstance(entry, bytes):
                     self._text(kind, dict(fields(entry)))
@@ -271,8 +294,7 @@ class _Scanning:
     def result(self) -> Scan:
         rows, samples = self._get("rows"), self._get("samples")
         a = self.arrays
-        for name in ("name_step", "name_rest", "below"):
-            del a[name]
+        self._end_open()
         row = None
         start = a["start"][:rows]
         if (start[1:] < start[:-1]).any():
@@ -283,10 +305,13 @@ class _Scanning:
             columns[name] = column if row is None else column[row]
             if row is not None:
                 give_back()
+        facts = self._get("facts")
         return Scan(
             path=self.path,
             place=columns.pop("place"),
             columns=columns,
+            longs=a["long"][: self._get("longs")].copy(),
+            facts=Facts(*(a[f"fact_{x}"][:facts].copy() for x in ("nbytes", "ops", "bound"))),
             steps=a["step_key"][: self._get("steps")].copy(),
             rests=self.rests,
             counters=_counters(
@@ -297,7 +322,16 @@ class _Scanning:
             blocks=self.blocks,
             row=row,
             others=self.others,
+            marks=self.marks,
         )
+
+    def _end_open(self) -> None:
+        """Slices that are still open have no duration."""
+        for row in self.arrays["open"].tolist():
+            while row >= 0:
+                around = int(self.arrays["duration"][row])
+                self.arrays["duration"][row] = -1
+                row = around
 
 
 def _is_packed(head: bytes) -> bool:
@@ -307,25 +341,17 @@ def _is_packed(head: bytes) -> bool:
 
 def _arrays(rows: int) -> dict[str, NDArray[Any]]:
     """Memory that is not touched before it is used costs nothing."""
-    names = max(rows, 1 << 16)
-    sizes = {
-        "name_step": names, "name_rest": names, "rest_hash": s.REST_SLOTS,
-        "rest_number": s.REST_SLOTS, "rest_place": _MOST_RESTS, "rest_length": _MOST_RESTS,
-        "step_hash": s.STEP_SLOTS, "step_number": s.STEP_SLOTS, "step_key": _MOST_STEPS,
-        "column": s.KEYS, "bound_of": s.KEYS,
-        "open": s.TRACKS, "latest": s.TRACKS,
-    }  # fmt: skip
+    sizes = {"rest_hash": s.REST_SLOTS, "rest_number": s.REST_SLOTS, "step_hash": s.STEP_SLOTS,
+             "step_number": s.STEP_SLOTS, "fact_hash": s.FACT_SLOTS, "fact_number": s.FACT_SLOTS,
+             "step_key": _MOST_STEPS, "long": _MOST_LONGS, "column": s.KEYS, "bound_of": s.KEYS,
+             "is_run": s.TRACKS, "open": s.TRACKS, "latest": s.TRACKS}  # fmt: skip
+    families = {"name": s.NAMES, "rest_": _MOST_RESTS, "fact_": _MOST_FACTS}
+    zeroed = ("name", "column", "is_run", "latest")
     found: dict[str, NDArray[Any]] = {}
     for name, kind in s.ARRAYS.items():
-        size = sizes.get(name, rows)
-        zeroed = name.endswith("_hash") or name in (
-            "column",
-            "is_run",
-            "name_step",
-            "name_rest",
-            "latest",
-        )
-        found[name] = (np.zeros if zeroed else np.empty)(size, _TYPES[str(kind)])
+        family = next((size for stem, size in families.items() if name.startswith(stem)), rows)
+        new = np.zeros if name.endswith("_hash") or name in zeroed else np.empty
+        found[name] = new(sizes.get(name, family), _TYPES[str(kind)])
     for name in ("bound_of", "open"):
         found[name].fill(-1)
     return found

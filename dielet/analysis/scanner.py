@@ -11,38 +11,45 @@ from collections.abc import Callable
 
 from dielet.codegen.function import Function, Module, Pointer, Repeat, Var
 from dielet.codegen.single import single_function
-from dielet.codegen.values import F64, I8, I16, I32, I64, PTR, Value
+from dielet.codegen.values import F64, I1, I8, I16, I32, I64, PTR, Value
 from dielet.profiler import perfetto as p
 
 SYMBOL = "trace_scan"
-DONE, OTHER, COMPRESSED, FULL, CUT, STRANGE, DAMAGED = range(7)
-"""What the function returns: `data` is read; a packet for others; packed packets; no room; the
-last packet is cut off; not for us; damaged."""
+DONE, OTHER, COMPRESSED, RUN, FULL, CUT, STRANGE, DAMAGED = range(8)
+"""What the function returns: `data` is read; a packet for others; packed packets; a slice on a
+track that is kept whole; no room; the last packet is cut off; not for us; damaged."""
 
 STATE = (
     "data", "at", "end", "packet", "length", "rows", "most_rows", "samples", "most_samples",
-    "names", "rests", "most_rests", "steps", "most_steps", "last_key", "last_step",
-    "stray", "default_track", "sequence",
+    "rests", "most_rests", "steps", "most_steps", "facts", "most_facts", "longs", "most_longs",
+    "last_key", "last_step", "stray", "default_track", "sequence",
 )  # fmt: skip
 """Words of the table: places are bytes of `data`; `most_` is what there is room for."""
 ARRAYS = {
-    "start": I64, "duration": I64, "nbytes": I64, "ops": I64, "place": I32, "step": I32,
-    "rest": I32, "below": I32, "percent": I32, "track": I16, "bound": I8,
+    "start": I64, "duration": I32, "fact": I32, "place": I32, "step": I32, "rest": I32,
+    "percent": I16, "track": I16,
     "sample_time": I64, "sample_value": F64, "sample_track": I16,
-    "name_step": I32, "name_rest": I32, "rest_hash": I64, "rest_number": I32,
-    "rest_place": I64, "rest_length": I32, "step_hash": I64, "step_number": I32, "step_key": I64,
-    "column": I8, "bound_of": I8, "open": I32, "latest": I64,
+    "name": I64, "name_step": I32, "name_rest": I32,
+    "rest_hash": I64, "rest_number": I32, "rest_place": I64, "rest_length": I32,
+    "step_hash": I64, "step_number": I32, "step_key": I64,
+    "fact_hash": I64, "fact_number": I32, "fact_nbytes": I64, "fact_ops": I64, "fact_bound": I8,
+    "long": I64, "column": I8, "bound_of": I8, "is_run": I8, "open": I32, "latest": I64,
 }  # fmt: skip
-"""Addresses that follow them: per row, per counter sample, per name, tables, new texts."""
+"""Addresses that follow them: per row, per counter sample, per name, tables, by key and by track.
+
+A slice's bytes, operations and bound are one fact, of which there are few different ones.  A
+duration is in ns; below -1 it is a place in `long`, counted from -2 down."""
 TRACKS, KEYS = 1 << 15, 256
-REST_SLOTS, STEP_SLOTS = 1 << 17, 1 << 21
+REST_SLOTS, STEP_SLOTS, FACT_SLOTS = 1 << 17, 1 << 19, 1 << 17
+NAMES = 1 << 18
+"""The latest names that are remembered: each is defined shortly before it is used."""
 NBYTES, OPS, PERCENT, BOUND = 1, 2, 3, 4  # in `column`: where a key's value goes
-_FNV, _PRIME, _SPREAD = (
-    0xCBF29CE484222325 - (1 << 64),
-    0x100000001B3,
-    0x9E3779B97F4A7C15 - (1 << 64),
-)
+_SEED, _SPREAD = 0xCBF29CE484222325 - (1 << 64), 0x9E3779B97F4A7C15 - (1 << 64)
 _FIXED64, _LENGTH, _FIXED32 = 1, 2, 5
+_MORE = 0x80808080_80808080 - (1 << 64)  # the bit of every byte that says that another follows
+_LONGEST, _MOST_PERCENT = (1 << 31) - 1, (1 << 15) - 1
+_ANNOTATION_TAG, _KEY_TAG = p.ANNOTATION << 3 | 2, p.KEY << 3
+_STRING_TAG = p.STRING << 3 & 127 | 128 | p.STRING >> 4 << 8  # two bytes
 
 
 def scan_module(fused: bool) -> Module:
@@ -66,7 +73,7 @@ class _Writer:
         self.code = k.var(k.i64(DONE))
         self.at, self.end = k.var(self.get("at")), self.get("end")
         names = "time event event_end interned interned_end flags other"
-        names += " kind track name note note_end key value counter"
+        names += " kind track name note note_end key value counter nbytes ops percent bound"
         self.v = {name: k.var(k.i64(0)) for name in names.split()}
 
     def get(self, name: str) -> Value:
@@ -99,6 +106,24 @@ class _Writer:
                     again.until(byte < 128)
         return value.value
 
+    def word_at(self, at: Value) -> Value:
+        address = self.data.at(at).address
+        return self.k.emit(I64, f"load i64, {address}, align 1")
+
+    def width(self, word: Value) -> Value:
+        """Bytes of the number that `word` begins with, 0 if it is longer."""
+        stops = (word & _MORE) ^ _MORE
+        zeros = self.k.call("llvm.cttz.i64", I64, stops, self.k.const(I1, 0))
+        return stops.eq(0).choose(self.k.i64(0), (zeros >> 3) + 1)
+
+    def number(self, word: Value) -> Value:
+        """The number that `word` begins with: sevens of bits are moved together, then pairs."""
+        stops = (word & _MORE) ^ _MORE
+        value = word & (stops ^ (stops - 1)) & ~_MORE
+        value = (value & 0x007F007F_007F007F) | (value & 0x7F007F00_7F007F00) >> 1
+        value = (value & 0x00003FFF_00003FFF) | (value & 0x3FFF0000_3FFF0000) >> 2
+        return (value & 0x0FFFFFFF) | (value & 0x0FFFFFFF_00000000) >> 4
+
     def damaged_if(self, condition: Value) -> None:
         self.code.value = condition.choose(self.k.i64(DAMAGED), self.code.value)
 
@@ -112,27 +137,32 @@ class _Writer:
 
         Of fixed fields the value is where they stand.
         """
-        k = self.k
-        with k.repeat() as again:
+        with self.k.repeat() as again:
             again.until((at.value >= end) | self.code.value.ne(DONE))
-            tag = self.varint(at, end)
-            wire = tag & 7
-            value, stop = k.var(at.value), k.var(k.i64(0))
-            with k.when(wire.eq(0)):
-                value.value = self.varint(at, end)
-            with k.when(wire.eq(_LENGTH)):
-                length = self.varint(at, end)
-                value.value = at.value
-                stop.value = at.value + length
-                self.damaged_if((length < 0) | (length > end - at.value))
-                at.value = stop.value
-            with k.when(wire.eq(_FIXED64)):
-                at.value = at.value + 8
-            with k.when(wire.eq(_FIXED32)):
-                at.value = at.value + 4
-            self.damaged_if((wire > _FIXED32) | wire.eq(3) | wire.eq(4) | (at.value > end))
-            with k.when(self.code.value.eq(DONE)):
-                take(tag >> 3, wire, value.value, stop.value)
+            self.one_field(at, end, take)
+
+    def one_field(
+        self, at: Var, end: Value, take: Callable[[Value, Value, Value, Value], None]
+    ) -> None:
+        k = self.k
+        tag = self.varint(at, end)
+        wire = tag & 7
+        value, stop = k.var(at.value), k.var(k.i64(0))
+        with k.when(wire.eq(0)):
+            value.value = self.varint(at, end)
+        with k.when(wire.eq(_LENGTH)):
+            length = self.varint(at, end)
+            value.value = at.value
+            stop.value = at.value + length
+            self.damaged_if((length < 0) | (length > end - at.value))
+            at.value = stop.value
+        with k.when(wire.eq(_FIXED64)):
+            at.value = at.value + 8
+        with k.when(wire.eq(_FIXED32)):
+            at.value = at.value + 4
+        self.damaged_if((wire > _FIXED32) | wire.eq(3) | wire.eq(4) | (at.value > end))
+        with k.when(self.code.value.eq(DONE)):
+            take(tag >> 3, wire, value.value, stop.value)
 
     def keep(self, variable: str, condition: Value, value: Value) -> None:
         var = self.v[variable]
@@ -219,9 +249,7 @@ class _Writer:
                     self.keep("note_end", is_text, end)
 
                 self.fields(entry, end, part)
-                self.strange_if(
-                    (self.v["key"].value < 0) | (self.v["key"].value >= self.get("names"))
-                )
+                self.strange_if(self.v["key"].value < 0)
                 with k.when(self.code.value.eq(DONE)):
                     self.name(self.v["key"].value, self.v["note"].value, self.v["note_end"].value)
 
@@ -247,8 +275,10 @@ class _Writer:
         """`i{instance}_{sequence}_{rest}`, the first part perhaps missing."""
         k, a = self.k, self.a
         at, instance, good = k.var(begin), k.var(k.i64(0)), k.var(k.i64(1))
-        a["name_step"].store(iid, k.const(I32, 0))
-        a["name_rest"].store(iid, k.const(I32, 0))
+        slot = iid & (NAMES - 1)
+        a["name"].store(slot, iid)
+        a["name_step"].store(slot, k.const(I32, -1))
+        a["name_rest"].store(slot, k.const(I32, -1))
         with k.when(begin < end), k.when(self.byte(begin).eq(ord("i"))):
             at.value = begin + 1
             number, fine = self.digits(at, end)
@@ -261,17 +291,30 @@ class _Writer:
                 self.set("last_key", key)
                 self.set("last_step", self.numbered("step", key * _SPREAD | 1, STEP_SLOTS, "steps"))
                 a["step_key"].store(self.get("last_step"), key)
-            mix = k.var(k.i64(_FNV))
-            with k.loop(at.value, end) as place:
-                mix.value = (mix.value ^ self.byte(place)) * _PRIME
             before = self.get("rests")
-            rest = self.numbered("rest", mix.value | 1, REST_SLOTS, "rests")
+            rest = self.numbered("rest", self.hashed(at.value, end) | 1, REST_SLOTS, "rests")
             with k.when(rest >= before):
                 a["rest_place"].store(rest, at.value)
                 a["rest_length"].store(rest, (end - at.value).trunc(I32))
-            # One more than it is, so that a name which was never given is none.
-            a["name_step"].store(iid, (self.get("last_step") + 1).trunc(I32))
-            a["name_rest"].store(iid, (rest + 1).trunc(I32))
+            a["name_step"].store(slot, self.get("last_step").trunc(I32))
+            a["name_rest"].store(slot, rest.trunc(I32))
+
+    def hashed(self, begin: Value, end: Value) -> Value:
+        """64 bits of a text, by words; the last one may overlap the one before."""
+        k = self.k
+        mix = k.var((end - begin) ^ _SEED)
+        with k.loop(begin, end - 7, 8) as place:
+            mix.value = self.mixed(mix.value, self.word_at(place))
+        is_short = end - begin < 8
+        with k.when(is_short), k.loop(begin, end) as place:
+            mix.value = self.mixed(mix.value, self.byte(place))
+        with k.when(is_short.eq(k.const(I1, 0))):
+            mix.value = self.mixed(mix.value, self.word_at(end - 8))
+        return mix.value * _SPREAD
+
+    def mixed(self, mix: Value, part: Value) -> Value:
+        mix = (mix ^ part) * _SPREAD
+        return mix ^ mix >> 29
 
     def numbered(self, table: str, mark: Value, slots: int, counter: str) -> Value:
         """The number of a mark that is not 0, a new one if it was not seen before."""
@@ -299,12 +342,10 @@ class _Writer:
         k, v = self.k, self.v
         for name in ("kind", "name", "counter"):
             v[name].value = 0
+        for name in ("nbytes", "ops", "percent", "bound"):
+            v[name].value = -1
         v["track"].value = self.get("default_track")
         row = self.get("rows")
-        for column in ("nbytes", "ops"):
-            self.a[column].store(row, k.i64(-1))
-        self.a["percent"].store(row, k.const(I32, -1))
-        self.a["bound"].store(row, k.const(I8, -1))
         at = k.var(v["event"].value)
 
         def take(field: Value, wire: Value, value: Value, end: Value) -> None:
@@ -314,9 +355,15 @@ class _Writer:
             self.keep("counter", field.eq(p.COUNTER_DOUBLE) & wire.eq(_FIXED64), value)
             self.strange_if(field.eq(p.NAME_TEXT) | field.eq(p.COUNTER_INT))
             with k.when(field.eq(p.ANNOTATION) & wire.eq(_LENGTH)):
-                self.annotation(row, value, end)
+                self.annotation(value, end)
 
-        self.fields(at, v["event_end"].value, take)
+        end = v["event_end"].value
+        with k.repeat() as again:
+            again.until((at.value >= end) | self.code.value.ne(DONE))
+            begin = at.value
+            self.usual_annotation(at, end)
+            with k.when(at.value.eq(begin)):
+                self.one_field(at, end, take)
         kind, track = v["kind"].value, v["track"].value
         self.strange_if((track < 0) | (track >= TRACKS))
         with k.when(self.code.value.eq(DONE)):
@@ -330,7 +377,25 @@ class _Writer:
             with k.when(kind.eq(p.BEGIN) | kind.eq(p.INSTANT)):
                 self.begin(row, packet, kind, track)
 
-    def annotation(self, row: Value, begin: Value, end: Value) -> None:
+    def usual_annotation(self, at: Var, end: Value) -> None:
+        """If one follows whose key is a byte and whose number has at most eight: take it in, and
+        move `at` behind it.  Most of a trace are these."""
+        k, begin = self.k, at.value
+        with k.when((end - begin >= 6) & (self.end - begin >= 16)):
+            head, tags = self.word_at(begin), self.word_at(begin) >> 32
+            is_string = (tags & 0xFFFF).eq(_STRING_TAG)
+            is_number = is_string | (tags & 255).eq(p.UINT << 3) | (tags & 255).eq(p.INT << 3)
+            value = begin + is_string.choose(k.i64(6), k.i64(5))
+            word = self.word_at(value)
+            stop = begin + 2 + (head >> 8 & 255)
+            # Its tag, a length and a key of one byte, the key's tag.
+            usual = (head & 0x80FF80FF).eq(_ANNOTATION_TAG | _KEY_TAG << 16)
+            fits = (value + self.width(word)).eq(stop) & (value < stop) & (stop <= end)
+            with k.when(usual & is_number & fits):
+                self.argument(head >> 24 & 255, self.number(word))
+                at.value = stop
+
+    def annotation(self, begin: Value, end: Value) -> None:
         k, v = self.k, self.v
         at = k.var(begin)
         v["key"].value = 0
@@ -345,17 +410,17 @@ class _Writer:
         self.fields(at, end, take)
         self.strange_if((v["key"].value < 0) | (v["key"].value >= KEYS))
         with k.when(self.code.value.eq(DONE)):
-            column = self.a["column"][v["key"].value].zext(I64)
-            value = v["value"].value
-            with k.when(column.ne(0)):
-                with k.when(column.eq(NBYTES)):
-                    self.a["nbytes"].store(row, value)
-                with k.when(column.eq(OPS)):
-                    self.a["ops"].store(row, value)
-                with k.when(column.eq(PERCENT)):
-                    self.a["percent"].store(row, value.trunc(I32))
-                with k.when(column.eq(BOUND) & (value >= 0) & (value < KEYS)):
-                    self.a["bound"].store(row, self.a["bound_of"][value])
+            self.argument(v["key"].value, v["value"].value)
+
+    def argument(self, key: Value, value: Value) -> None:
+        """A key, which there is room for, and its number, or its text's."""
+        k = self.k
+        column = self.a["column"][key].zext(I64)
+        with k.when(column.ne(0)):
+            for name, number in (("nbytes", NBYTES), ("ops", OPS), ("percent", PERCENT)):
+                self.keep(name, column.eq(number), value)
+            with k.when(column.eq(BOUND) & (value >= 0) & (value < KEYS)):
+                self.v["bound"].value = self.a["bound_of"][value].sext(I64)
 
     def sample(self, track: Value) -> None:
         at = self.v["counter"].value
@@ -369,28 +434,64 @@ class _Writer:
             self.set("samples", count + 1)
 
     def finish(self, track: Value) -> None:
+        """While a slice is open, its duration is the row of the one around it."""
         k, a = self.k, self.a
         row = a["open"][track].sext(I64)
         with k.when(row < 0):
             self.set("stray", self.get("stray") + 1)
         with k.when(row >= 0):
-            a["duration"].store(row, self.v["time"].value - a["start"][row])
-            a["open"].store(track, a["below"][row])
+            a["open"].store(track, a["duration"][row])
+            lasted, longs = self.v["time"].value - a["start"][row], self.get("longs")
+            is_long = lasted > _LONGEST
+            self.strange_if(is_long & (longs >= self.get("most_longs")))
+            with k.when(is_long & self.code.value.eq(DONE)):
+                a["long"].store(longs, lasted)
+                self.set("longs", longs + 1)
+            a["duration"].store(row, is_long.choose(-2 - longs, lasted).trunc(I32))
 
     def begin(self, row: Value, packet: Value, kind: Value, track: Value) -> None:
-        k, a, name = self.k, self.a, self.v["name"].value
-        self.strange_if((name < 0) | (name >= self.get("names")))
+        k, a, v = self.k, self.a, self.v
+        name, slot = v["name"].value, v["name"].value & (NAMES - 1)
+        is_named = name.ne(0)
+        self.strange_if(is_named & a["name"][slot].ne(name))
+        percent = v["percent"].value
+        self.strange_if((percent < -1) | (percent > _MOST_PERCENT))
+        fact = self.fact()
         with k.when(self.code.value.eq(DONE)):
-            a["start"].store(row, self.v["time"].value)
+            none = k.const(I32, -1)
+            a["start"].store(row, v["time"].value)
             a["track"].store(row, track.trunc(I16))
             a["place"].store(row, packet.trunc(I32))
-            a["step"].store(row, a["name_step"][name] - 1)
-            a["rest"].store(row, a["name_rest"][name] - 1)
-            a["duration"].store(row, kind.eq(p.INSTANT).choose(k.i64(0), k.i64(-1)))
+            a["step"].store(row, is_named.choose(a["name_step"][slot], none))
+            a["rest"].store(row, is_named.choose(a["name_rest"][slot], none))
+            a["percent"].store(row, percent.trunc(I16))
+            a["fact"].store(row, fact.trunc(I32))
+            a["duration"].store(row, k.const(I32, 0))
             with k.when(kind.eq(p.BEGIN)):
-                a["below"].store(row, a["open"][track])
+                a["duration"].store(row, a["open"][track])
                 a["open"].store(track, row.trunc(I32))
             self.set("rows", row + 1)
+            is_run = a["is_run"][track].ne(0)
+            self.v["other"].value = is_run.choose(k.i64(RUN), self.v["other"].value)
+
+    def fact(self) -> Value:
+        """The number of what this slice moves and computes, and of what bounds it."""
+        k, a, v = self.k, self.a, self.v
+        parts = {name: v[name].value for name in ("nbytes", "ops", "bound")}
+        mix = k.i64(_SEED)
+        for part in parts.values():
+            mix = self.mixed(mix, part)
+        before = self.get("facts")
+        fact = self.numbered("fact", mix * _SPREAD | 1, FACT_SLOTS, "facts")
+        with k.when(fact >= before):
+            for name, part in parts.items():
+                column = a[f"fact_{name}"]
+                column.store(fact, part if column.elem == I64 else part.trunc(column.elem))
+        for name, part in parts.items():
+            column = a[f"fact_{name}"]
+            known = column[fact] if column.elem == I64 else column[fact].sext(I64)
+            self.strange_if(known.ne(part))
+        return fact
 
 
 def scan_function() -> Callable[[int], int]:

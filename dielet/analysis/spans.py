@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,14 @@ class Spans:
         latest = np.maximum.accumulate(end)
         first = np.flatnonzero(np.append(True, start[1:] > latest[:-1]))
         return Spans(start[first], latest[np.append(first[1:], len(start)) - 1])
+
+    @staticmethod
+    def joined(parts: Sequence[Spans]) -> Spans:
+        """What any of some sets of intervals covers."""
+        return Spans.union(
+            np.concatenate([part.start for part in parts]),
+            np.concatenate([part.end for part in parts]),
+        )
 
     @property
     def length(self) -> int:
@@ -59,17 +67,22 @@ def engine_spans(
     for number, lane in enumerate(table.lanes):
         if lane.kind != HOST:
             lanes[lane.device, lane.chiplet, lane.engine, lane.kind].append(number)
-    found = {}
-    for key, numbers in lanes.items():
-        starts, ends = [], []
-        for kind in table.kinds:
-            mine = np.isin(kind.pieces.lane, numbers)
-            if mine.any() and phase in (None, kind.phase):
-                starts.append(kind.start[:, mine].ravel())
-                ends.append(kind.end[:, mine].ravel())
-        if starts:
-            found[key] = Spans.union(np.concatenate(starts), np.concatenate(ends))
-    return found
+    parts: dict[tuple[str, int | None, str, str], list[Spans]] = {key: [] for key in lanes}
+    for kind in table.kinds:
+        if phase not in (None, kind.phase):
+            continue
+        places = {
+            key: np.flatnonzero(np.isin(kind.pieces.lane, numbers))
+            for key, numbers in lanes.items()
+        }
+        for rows in kind.blocks():
+            start, end = kind.start[rows], kind.end[rows]
+            for key, mine in places.items():
+                if len(mine):
+                    parts[key].append(Spans.union(start[:, mine].ravel(), end[:, mine].ravel()))
+    # One after the other, so that what was joined does not stay beside it.
+    found = ((key, parts.pop(key)) for key in list(parts))
+    return {key: Spans.joined(mine) for key, mine in found if mine}
 
 
 def class_spans(table: Table, phase: str | None) -> Iterator[dict[str, Spans]]:
@@ -80,12 +93,7 @@ def class_spans(table: Table, phase: str | None) -> Iterator[dict[str, Spans]]:
         mine[name].append(spans)
     host = Spans.union(table.host.start, table.host.end)
     for classes in by_chiplet.values():
-        united = {
-            name: Spans.union(
-                np.concatenate([s.start for s in parts]), np.concatenate([s.end for s in parts])
-            )
-            for name, parts in classes.items()
-        }
+        united = {name: Spans.joined(parts) for name, parts in classes.items()}
         if phase is None and len(host.start):
             united[HOST] = host
         yield united

@@ -6,8 +6,10 @@ once (`Pieces`); what differs is a matrix [runs, pieces].  Everything else is co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,7 @@ Bool = NDArray[np.bool_]
 COMPUTE, DMA, SYNC, HOST = "compute", "dma", "sync", "host"
 WORKER = "worker"
 BLOCK_CELLS = 1 << 19  # of a matrix that is worked on at a time, so that little memory is needed
+STRETCH = 1 << 18  # of a column, likewise
 CLASSES = (COMPUTE, DMA, SYNC, HOST)
 
 CounterKey = tuple[str, int | None, str, str]
@@ -74,12 +77,41 @@ class Pieces:
 
 
 @dataclass(frozen=True)
+class Facts:
+    """What commands move and compute and what bounds them, each different case once.
+
+    nbytes and ops: -1 where the trace does not say; bound: place in the table's bounds, -1
+    likewise.
+    """
+
+    nbytes: I64
+    ops: I64
+    bound: NDArray[np.int8]
+
+    def __len__(self) -> int:
+        return len(self.bound)
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A matrix of which every different value is kept once: what is taken out are the values."""
+
+    codes: I32
+    values: NDArray[Any]
+
+    def __getitem__(self, place: Any) -> NDArray[Any]:
+        found: NDArray[Any] = self.values[self.codes[place]]
+        return found
+
+
+@dataclass(frozen=True)
 class Kind:
     """All runs of one kind.
 
-    runs: their numbers.  start, end: ns; nbytes and ops: -1 where the trace does not say; percent:
-    of the nearest peak, -1 likewise; bound: place in the table's bounds, -1 likewise; all of these
-    [runs, pieces].  edges: int32 [n, 2], from piece to piece, that dependencies make.
+    runs: their numbers.  start, end: ns; fact: place in `facts`; percent: of the nearest peak, -1
+    where the trace does not say; all of these [runs, pieces].  edges: int32 [n, 2], from piece to
+    piece, that dependencies make.  waits, resolved: causes that a run gives in words, and how many
+    of them were found; backward: edges that were left out, since they point back in time.
     """
 
     phase: str
@@ -88,11 +120,25 @@ class Kind:
     pieces: Pieces
     start: I64
     end: I64
-    nbytes: I64
-    ops: I64
-    percent: I32
-    bound: NDArray[np.int8]
+    fact: I32
+    percent: NDArray[np.integer]
+    facts: Facts
     edges: I32
+    waits: int
+    resolved: int
+    backward: int
+
+    @property
+    def nbytes(self) -> Coded:
+        return Coded(self.fact, self.facts.nbytes)
+
+    @property
+    def ops(self) -> Coded:
+        return Coded(self.fact, self.facts.ops)
+
+    @property
+    def bound(self) -> Coded:
+        return Coded(self.fact, self.facts.bound)
 
     @property
     def duration(self) -> I64:
@@ -100,14 +146,25 @@ class Kind:
 
     def time(self) -> I64:
         """int64 [pieces]: the durations, over all runs."""
+        return self._total(lambda rows: self.end[rows] - self.start[rows])
+
+    def moved(self) -> I64:
+        """int64 [pieces]: the bytes that are known, over all runs."""
+        return self._total(lambda rows: np.maximum(self.nbytes[rows], 0))
+
+    def computed(self) -> I64:
+        """int64 [pieces]: the operations that are known, over all runs."""
+        return self._total(lambda rows: np.maximum(self.ops[rows], 0))
+
+    def _total(self, part: Callable[[slice], I64]) -> I64:
         total: I64 = np.zeros(len(self.pieces), np.int64)
         for rows in self.blocks():
-            total += (self.end[rows] - self.start[rows]).sum(axis=0)
+            total += part(rows).sum(axis=0)
         return total
 
-    def blocks(self) -> Iterator[slice]:
-        """Some runs after the other, as many as make small matrices."""
-        rows = max(BLOCK_CELLS // max(len(self.pieces), 1), 1)
+    def blocks(self, cells: int = BLOCK_CELLS) -> Iterator[slice]:
+        """Some runs after the other, as many as make matrices of at most so many cells."""
+        rows = max(cells // max(len(self.pieces), 1), 1)
         for low in range(0, len(self.runs), rows):
             yield slice(low, low + rows)
 
@@ -149,18 +206,14 @@ class HostWork:
 class Found:
     """What was counted on the way in; see `schema.Coverage`.
 
-    left_out: commands of the trace that are not in the window.
+    left_out: commands of the trace that are not in the window.  Of the whole file, whatever the
+    window, are open_slices, unnamed, stray and truncated.
     """
 
     slices: int
     commands: int
     open_slices: int
     unnamed: int
-    with_bytes: int
-    edges: int
-    waits: int
-    waits_resolved: int
-    backward: int
     stray: int
     truncated: bool
     old_names: bool
@@ -194,6 +247,17 @@ class Table:
     def chiplets(self) -> int:
         """How many chiplets there are, over all devices; 0 where each device has but one die."""
         return len({(e.device, e.chiplet) for e in self.lanes if e.chiplet is not None})
+
+    @cached_property
+    def with_bytes(self) -> int:
+        """Commands that say how many bytes they move."""
+        return sum(
+            int((kind.nbytes[rows] >= 0).sum()) for kind in self.kinds for rows in kind.blocks()
+        )
+
+    @property
+    def dependencies(self) -> int:
+        return sum(len(kind.edges) * len(kind.runs) for kind in self.kinds)
 
     @property
     def begin(self) -> int:

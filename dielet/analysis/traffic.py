@@ -229,7 +229,7 @@ def _rereads(table: Table) -> tuple[Reread, ...]:
         pieces = kind.pieces
         need: dict[str, int] = defaultdict(int)
         have: dict[str, float] = defaultdict(float)
-        mean = np.maximum(kind.nbytes, 0).mean(axis=0)
+        mean = kind.moved() / len(kind.runs)
         for n in range(len(pieces)):
             operation = table.text(int(pieces.operation[n]))
             if table.text(int(pieces.kind[n])) == "linear":
@@ -256,8 +256,9 @@ def _chunks(table: Table, steps: Steps) -> tuple[Reread, ...]:
     for kind in table.kinds:
         names = [table.text(n) for n in kind.pieces.kind.tolist()]
         copies = np.array([name == "weight_copy" for name in names])
-        if copies.any():
-            weights[kind.runs] = np.maximum(kind.nbytes[:, copies], 0).sum(axis=1)
+        for rows in kind.blocks() if copies.any() else ():
+            moved = np.maximum(kind.nbytes[rows], 0)
+            weights[kind.runs[rows]] = moved[:, copies].sum(axis=1)
     by_answer: dict[int, list[float]] = defaultdict(list)
     for run in range(len(table.runs)):
         if table.runs.phase[run] == PREFILL:

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from dielet.analysis.steps import PREFILL
-from dielet.analysis.table import Bool, HostWork, Runs, Table
+from dielet.analysis.table import F64, I64, Bool, CounterKey, HostWork, Runs, Table
 from dielet.errors import UsageError
 
-_OF_KINDS = ("start", "end", "nbytes", "ops", "percent", "bound")
+_OF_KINDS = ("start", "end", "fact", "percent")
 _OF_RUNS = ("step", "workload", "start", "end", "tokens", "valid", "past", "capacity")
 
 
@@ -76,7 +76,7 @@ def _part(table: Table, mine: Bool, inside: Bool) -> Table:
     )
     found = table.found
     commands = sum(kind.start.size for kind in kinds)
-    return replace(
+    part = replace(
         table,
         runs=Runs(
             phase=[runs.phase[n] for n in chosen.tolist()],
@@ -99,7 +99,20 @@ def _part(table: Table, mine: Bool, inside: Bool) -> Table:
             - sum(bool(runs.program[n]) for n in np.flatnonzero(~mine).tolist()),
             commands=commands,
             left_out=found.left_out + found.commands - commands,
-            with_bytes=sum(int((kind.nbytes >= 0).sum()) for kind in kinds),
-            edges=sum(len(kind.edges) * len(kind.runs) for kind in kinds),
         ),
     )
+    return replace(part, counters=_counters(table, part.begin, part.finish))
+
+
+def _counters(table: Table, begin: int, finish: int) -> dict[CounterKey, tuple[I64, F64]]:
+    """The counters' values between two times; those that hold there begin and end at these."""
+    found = {}
+    for key, (times, values) in table.counters.items():
+        low = max(int(np.searchsorted(times, begin, side="right")) - 1, 0)
+        high = int(np.searchsorted(times, finish, side="right"))
+        if low < high:
+            inside, mine = np.maximum(times[low:high], begin), values[low:high]
+            if high < len(times) and inside[-1] < finish:
+                inside, mine = np.append(inside, finish), np.append(mine, mine[-1])
+            found[key] = inside, mine
+    return found

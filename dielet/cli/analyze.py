@@ -64,17 +64,17 @@ def run(args: argparse.Namespace, console: Console) -> int:
         return _programs(args, console)
     import msgspec
 
-    from dielet.analysis.api import examine
+    from dielet.analysis.api import Asked, examine
     from dielet.analysis.window import parse_window
 
-    done = examine(
-        args.trace,
+    asked = Asked(
         device=args.device,
         diff=args.diff,
         budget=args.budget,
         window_ms=None if args.window is None else parse_window(args.window),
         what_if=_factors(args.what_if) or None,
     )
+    done = examine(args.trace, asked)
     written = _write(args, console, done)
     if args.sql is not None:
         _ask(args.sql, console, done)

@@ -183,6 +183,25 @@ def test_a_window(tmp_path: Path) -> None:
         analyze(path, window_ms=(5, 6))
 
 
+def test_counters_are_those_of_the_window(tmp_path: Path) -> None:
+    """Decode from 500 to 1000 ns: what is in use then, and what the link carried until then."""
+    t = toy()
+    chiplet = (DEVICE, "Chiplet 0")
+    t.counter((*chiplet, "DRAM bytes in use"), "bytes", {0: 900.0, 200: 100.0, 600: 150.0})
+    t.counter((*chiplet, "DRAM GB/s"), "GB/s", {0: 9.0, 450: 2.0, 1100: 0.0})
+    found = analyze(t.write(tmp_path / "a.pb"), window_ms=(400e-6, 1e-3))
+    assert found.coverage.window_ns == (400, 1000) and found.coverage.commands == 7
+    assert found.memory.peaks == {"DRAM": 150} and found.memory.peak_ns == {"DRAM": 600}
+    lines = {line.name: line for line in found.counters}
+    assert lines["DRAM bytes in use"].times_ns == (400, 600)
+    assert lines["DRAM bytes in use"].values == (100.0, 150.0)
+    # 2 bytes per ns, 400 ns of decode and 80 of its head.
+    assert found.speed.dram_bytes_per_token == pytest.approx(960)
+    note = next(note.text for note in found.coverage.notes if "in the window" in note.text)
+    assert note.startswith("of 8 commands in the trace 7 are in the window")
+    assert found.coverage.resolved_waits == 1
+
+
 def test_a_window_keeps_whole_steps(tmp_path: Path) -> None:
     path = toy().write(tmp_path / "a.pb")
     # The decode step is from 500 to 1000, its head from 920 on.

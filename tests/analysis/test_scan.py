@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from dielet.analysis import analyze
@@ -18,9 +19,13 @@ from dielet.devices import load_device
 from dielet.errors import DamagedFile, DieletError
 from dielet.profiler import read_trace
 from dielet.profiler.modelled import write_modelled
+from dielet.profiler.writer import TraceWriter
+from dielet.program.records import Execution, Lane
 from dielet.simulator import simulate
 from tests.analysis.make import toy
+from tests.analysis.test_large import OF
 from tests.models import SPECS
+from tests.profiler.make import REBEL, serial, sources
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "compressed"])
@@ -54,7 +59,7 @@ def test_blocks_may_be_small(trace: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(scanning, "BLOCK", 1 << 16)
     parts = scan(trace)
     assert all(
-        (parts.columns[n] == whole.columns[n]).all() for n in ("start", "step", "rest", "ops")
+        (parts.columns[n] == whole.columns[n]).all() for n in ("start", "step", "rest", "fact")
     )
     assert len(parts.blocks) > len(whole.blocks) or whole.blocks[-1].packed
 
@@ -117,6 +122,27 @@ def test_any_damage_is_an_error_or_an_analysis(trace: Path, tmp_path: Path, seed
         assert analyze(path).coverage.slices > 0
     except DieletError as error:
         assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("compress", [False, True], ids=["plain", "compressed"])
+def test_commands_of_many_seconds(tmp_path: Path, compress: bool) -> None:
+    """Their times have more bits than the columns of the others."""
+    first, scale = serial(OF), 10**6
+    lanes = tuple(
+        Lane(lane.name, lane.commands, lane.start * scale, lane.end * scale) for lane in first.lanes
+    )
+    last = max(int(lane.end.max()) for lane in lanes)
+    writer = TraceWriter(
+        tmp_path, "long", sources(REBEL, 4), last, {}, commands=280, single=False, compress=compress
+    )
+    path = writer.write([Execution(OF, "modelled", 0, 0, 0, 0, 1, lanes)]).files[0]
+    events, slow = read_events(path), read(read_trace(path))
+    assert isinstance(events.source, Scan) and len(events.longs) >= 280
+    every = np.arange(len(events))
+    assert events.durations(every).max() > 1 << 31
+    assert (events.durations(every) == slow.durations(every)).all()
+    assert slow.durations(every).max() == events.durations(np.array([events.longest()]))
+    assert analysis_of(table_of(events), path).found == analysis_of(table_of(slow), path).found
 
 
 def test_an_analysis_survives_json(trace: Path) -> None:
