@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import stat
 import tomllib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +74,17 @@ def _check_numbers(value: object) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write `data` beside `path`, or beside what it links to, and rename it.
+    """Write `data` to `path`, as `whole_file` says."""
+    with whole_file(path) as temporary:
+        temporary.write_bytes(data)
 
-    Raises CannotWrite with the system's reason, or because what is there is no regular file:
-    renaming would replace a device by a file.
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A name beside `path`, or beside what it links to, to write under: it is renamed at the end.
+
+    After an exception nothing is left of it.  Raises CannotWrite with the system's reason, or
+    because what is there is no regular file: renaming would replace a device by a file.
     """
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
@@ -84,14 +92,13 @@ def write_whole(path: Path, data: bytes) -> None:
         found = what_is(target)
         if found not in ("", A_FILE):
             raise CannotWrite(f"{path} is {found}, not a file; choose another place")
-        temporary.write_bytes(data)
+        yield temporary
         os.replace(temporary, target)
     except CannotWrite:
         raise
     except OSError as error:
-        raise CannotWrite(
-            f"{path} cannot be written: {error.strerror}; choose another place"
-        ) from None
+        reason = error.strerror or " ".join(str(error).split())
+        raise CannotWrite(f"{path} cannot be written: {reason}; choose another place") from None
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)

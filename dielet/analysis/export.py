@@ -3,43 +3,46 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from dielet.analysis.frames import COMMANDS, RESULTS, Frame, command_frames, result_rows
+from dielet.analysis.frames import (
+    COMMANDS,
+    RESULTS,
+    Frame,
+    command_frames,
+    result_columns,
+    result_rows,
+)
 from dielet.analysis.schema import Analysis
 from dielet.analysis.steps import Steps
 from dielet.analysis.table import Table
 from dielet.errors import Unsupported
-from dielet.files import CannotWrite
+from dielet.files import CannotWrite, whole_file
+
+NewFile = Callable[[str], Path]
+"""Gives the place where to write the table of a name."""
 
 
 def write_csv(table: Table, steps: Steps, found: Analysis, folder: str | Path) -> list[Path]:
-    """`commands.csv` and one file per part of the analysis, in `folder`; the files.
+    """`commands.csv` and one file per part of the analysis, in `folder`: all of them or none.
 
     Raises CannotWrite.
     """
-    written = []
-    with _folder(folder) as place:
-        path = place / f"{COMMANDS}.csv"
-        with path.open("w", newline="") as file:
+    with _tables(folder, ".csv") as (written, new):
+        with new(COMMANDS).open("w", newline="") as file:
             writer = csv.writer(file)
             for number, frame in enumerate(command_frames(table, steps)):
                 if number == 0:
                     writer.writerow(frame)
                 writer.writerows(rows_of(frame))
-        written.append(path)
         for name in RESULTS:
-            rows = result_rows(found, name)
-            if rows:
-                path = place / f"{name}.csv"
-                with path.open("w", newline="") as file:
-                    out = csv.DictWriter(file, rows[0])
-                    out.writeheader()
-                    out.writerows(rows)
-                written.append(path)
+            with new(name).open("w", newline="") as file:
+                out = csv.DictWriter(file, result_columns(name))
+                out.writeheader()
+                out.writerows(result_rows(found, name))
     return written
 
 
@@ -50,22 +53,17 @@ def rows_of(frame: Frame) -> Iterable[Sequence[object]]:
 def write_parquet(table: Table, steps: Steps, found: Analysis, folder: str | Path) -> list[Path]:
     """The same as Parquet files; needs the extra `arrow`.  Raises CannotWrite, Unsupported."""
     arrow, parquet = _arrow()
-    with _folder(folder) as place:
-        path = place / f"{COMMANDS}.parquet"
-        writer = None
-        for frame in command_frames(table, steps):
-            part = arrow.table({name: _array(arrow, column) for name, column in frame.items()})
-            writer = writer or parquet.ParquetWriter(path, part.schema)
-            writer.write_table(part)
-        if writer is not None:
-            writer.close()
-        written = [path]
+    with _tables(folder, ".parquet") as (written, new):
+        with ExitStack() as opened:
+            path, writer = new(COMMANDS), None
+            for frame in command_frames(table, steps):
+                part = arrow.table({name: _array(arrow, column) for name, column in frame.items()})
+                writer = writer or opened.enter_context(parquet.ParquetWriter(path, part.schema))
+                writer.write_table(part)
         for name in RESULTS:
             rows = result_rows(found, name)
-            if rows:
-                path = place / f"{name}.parquet"
-                parquet.write_table(arrow.Table.from_pylist(rows), path)
-                written.append(path)
+            columns = {key: [row[key] for row in rows] for key in result_columns(name)}
+            parquet.write_table(arrow.table(columns), new(name))
     return written
 
 
@@ -92,11 +90,27 @@ def _arrow() -> tuple[Any, Any]:
 
 
 @contextmanager
-def _folder(folder: str | Path) -> Iterator[Path]:
+def _tables(folder: str | Path, ending: str) -> Iterator[tuple[list[Path], NewFile]]:
+    """Files in `folder` that appear together at the end: after an error there is nothing new."""
     folder = Path(folder)
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    written: list[Path] = []
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield folder
-    except OSError as error:
-        reason = error.strerror or " ".join(str(error).split())
-        raise CannotWrite(f"{folder} cannot be written: {reason}; choose another place") from None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CannotWrite(
+                f"{folder} cannot be written: {error.strerror}; choose another place"
+            ) from None
+        with ExitStack() as files:
+
+            def new(name: str) -> Path:
+                written.append(folder / f"{name}{ending}")
+                return files.enter_context(whole_file(written[-1]))
+
+            yield written, new
+    except BaseException:
+        for place in made:
+            with suppress(OSError):
+                place.rmdir()
+        raise

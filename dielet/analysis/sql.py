@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from threading import Event
 
 from dielet.analysis.export import rows_of
-from dielet.analysis.frames import COMMANDS, RESULTS, command_frames, result_rows
+from dielet.analysis.frames import COMMANDS, RESULTS, command_frames, result_columns, result_rows
 from dielet.analysis.schema import Analysis
 from dielet.analysis.steps import Steps
 from dielet.analysis.table import Table
 from dielet.errors import DieletError
+from dielet.files import CannotWrite
 
 ROWS = 10_000
 """Rows of an answer, at most: it is for reading; --csv and --parquet write all that there is."""
@@ -50,9 +51,16 @@ def query(table: Table, steps: Steps, found: Analysis, text: str) -> Answer:
 
     Raises BadQuestion with SQLite's words, and the tables or columns that there are.
     """
-    connection = sqlite3.connect(":memory:", check_same_thread=False)
+    # Without a name it is a temporary file, which SQLite keeps in memory while it is small.
+    connection = sqlite3.connect("", check_same_thread=False)
     try:
-        _load(connection, table, steps, found, text)
+        try:
+            _load(connection, table, steps, found, text)
+        except sqlite3.OperationalError as error:
+            raise CannotWrite(
+                f"the temporary file of --sql cannot be written: {error}; free space in the "
+                "system's folder for those"
+            ) from None
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
         connection.set_authorizer(_allow)
         try:
@@ -98,10 +106,10 @@ def _load(
         if COMMANDS in text.lower():
             _insert(connection, COMMANDS, len(frame), rows_of(frame))
     for name in RESULTS:
-        rows = result_rows(found, name)
-        if rows:
-            _create(connection, name, list(rows[0]))
-            _insert(connection, name, len(rows[0]), (tuple(row.values()) for row in rows))
+        columns = result_columns(name)
+        _create(connection, name, columns)
+        rows = (tuple(row.values()) for row in result_rows(found, name))
+        _insert(connection, name, len(columns), rows)
 
 
 def _create(connection: sqlite3.Connection, name: str, columns: Sequence[str]) -> None:

@@ -5,18 +5,25 @@ from __future__ import annotations
 import csv
 import json
 import os
+import resource
 import signal
+import sqlite3
 import threading
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import msgspec
 import pytest
 
 import dielet
-from dielet.analysis import Analysis
+from dielet.analysis import Analysis, frames
+from dielet.analysis.api import examine
+from dielet.analysis.export import write_csv
 from dielet.analysis.frames import COMMANDS, RESULTS
+from dielet.analysis.sql import query
 from dielet.cli import main as cli
-from tests.analysis.make import answers, toy
+from tests.analysis.make import NEURAL, Maker, answers, engine, toy
 
 
 @pytest.fixture
@@ -139,6 +146,18 @@ def test_sql_writes_nothing(path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert not other.exists()
 
 
+def test_sql_on_a_full_disk(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("dielet.analysis.sql.rows_of", full)
+    code, out, err = call(capsys, path, "--sql", "select * from commands")
+    assert code == 1 and not out
+    assert err.startswith("dielet analyze: error: the temporary file of --sql cannot be written")
+
+
 def test_sql_tells_some_rows_of_many(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = call(capsys, path, "--sql", FOR_EVER.format("i"))
     assert code == 0 and out.splitlines()[-1].strip() == "10000"
@@ -180,8 +199,82 @@ def test_tables_that_cannot_be_written(
         (folder / "commands.csv").mkdir(parents=True)
     code, out, err = call(capsys, path, "--csv", folder, "--json")
     assert code == 1 and out.count("\n") == 1 and json.loads(out)["schema"] == 1
-    assert err.startswith(f"dielet analyze: error: {folder} cannot be written: ")
-    assert err.count("\n") == 1
+    said = "cannot be written: " if place == "file" else "is a directory, not a file; "
+    where = folder if place == "file" else folder / "commands.csv"
+    assert err.startswith(f"dielet analyze: error: {where} {said}") and err.count("\n") == 1
+    assert sorted(p.name for p in folder.parent.rglob("*") if p.is_file()) == (
+        ["file", "toy.pb"] if place == "file" else ["toy.pb"]
+    )
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file may become larger than a kilobyte, as when the disk is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("option", ["--csv", "--parquet", "--html"])
+def test_a_full_disk_leaves_nothing(
+    path: Path, capsys: pytest.CaptureFixture[str], small_files: None, option: str
+) -> None:
+    if option == "--parquet":
+        pytest.importorskip("pyarrow")
+    code, _, err = call(capsys, path, option, path.with_name("out"))
+    assert code == 1 and "cannot be written: " in err and err.count("\n") == 1
+    assert [p.name for p in path.parent.iterdir()] == ["toy.pb"]
+
+
+def test_tables_appear_together(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was there stays when the last of them is not reached, whatever the reason."""
+    done = examine(path)
+    folder = tmp_path / "out"
+    write_csv(done.table, done.steps, done.found, folder)
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+
+    def interrupted(found: Analysis, name: str) -> list[dict[str, object]]:
+        if name == RESULTS[-1]:
+            raise KeyboardInterrupt
+        return []
+
+    monkeypatch.setattr("dielet.analysis.export.result_rows", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_csv(done.table, done.steps, done.found, folder)
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+    with pytest.raises(KeyboardInterrupt):
+        write_csv(done.table, done.steps, done.found, tmp_path / "deep" / "new")
+    assert not (tmp_path / "deep").exists()
+
+
+def test_tables_without_rows_have_their_columns(tmp_path: Path) -> None:
+    """Nothing of an older trace is left in the folder, and SQL finds every table."""
+    one = Maker()
+    one.slice(engine(0, NEURAL), "i0_0_W0_a_0", 0, 10)
+    done = examine(one.write(tmp_path / "one.pb"))
+    assert not done.found.gaps
+    write_csv(done.table, done.steps, done.found, tmp_path / "out")
+    text = (tmp_path / "out" / "gaps.csv").read_text()
+    assert text.startswith("step,phase,chiplet,engine,") and text.count("\n") == 1
+    answer = query(done.table, done.steps, done.found, "select count(*), max(engine) from gaps")
+    assert answer.rows == [(0, None)]
+
+
+def test_tables_are_written_in_parts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame is some runs of a kind, so that memory does not depend on the trace."""
+    done = examine(answers([10] * 9).write(path.with_name("nine.pb")))
+
+    def starts() -> list[list[object]]:
+        return [f["start_ns"].objects() for f in frames.command_frames(done.table, done.steps)]
+
+    whole = starts()
+    monkeypatch.setattr(frames, "FRAME_ROWS", 2)
+    parts = starts()
+    assert max(map(len, parts)) == 2 and len(parts) == 6
+    assert list(chain(*parts)) == list(chain(*whole))
 
 
 def test_parquet(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
