@@ -198,7 +198,8 @@ def _gaps(found: Analysis) -> RenderableType:
             cause.engine, cause.phase, words, f"{cause.gaps:,}", time(cause.lost_ns),
             percent(cause.share),
         )  # fmt: skip
-    return Group(_title("Gaps, by time lost over all engines"), Padding(table, (0, 0, 0, 2)))
+    title = _title("Gaps, by time lost over all engines")
+    return Group(title, Padding(table, (0, 0, 0, 2)), *_rest(len(found.gap_causes), GAPS))
 
 
 def _cause(cause: GapCause) -> str:
@@ -240,7 +241,13 @@ def _operations(found: Analysis) -> RenderableType:
             escape(short(row.operation)), row.phase, row.kind, time(row.time_ns),
             percent(row.time_share), percent(row.share), time(row.wasted_ns), _bound(row),
         )  # fmt: skip
-    return Group(_title("Operations, by time over all engines"), Padding(table, (0, 0, 0, 2)))
+    title = _title("Operations, by time over all engines")
+    return Group(title, Padding(table, (0, 0, 0, 2)), *_rest(len(found.operations), TOP))
+
+
+def _rest(count: int, shown: int) -> list[Text]:
+    """That there are more rows than are shown, if there are."""
+    return [Text(f"  and {count - shown:,} more", style="dim")] if count > shown else []
 
 
 def short(operation: str) -> str:
@@ -273,13 +280,11 @@ def diff_parts(diff: Diff) -> Iterator[RenderableType]:
     for (name, where, kind, change), (before, after) in groups[:CHANGES]:
         values = (time(before), time(after)) if timed else (amount(before, "B"), amount(after, "B"))
         rows.add_row(escape(short(name)), where, kind, change, *values)
-    rest = f"  and {len(groups) - CHANGES:,} more" if len(groups) > CHANGES else ""
     ranked = ", ranked by their cost over all runs" if timed and groups else ""
     parts: list[RenderableType] = [_title(f"Operations: {counts}{ranked}")]
     if groups:
         parts.append(Padding(rows, (0, 0, 0, 2)))
-    if rest:
-        parts.append(Text(rest, style="dim"))
+    parts += _rest(len(groups), CHANGES)
     for word, titles in (("new", diff.findings_new), ("gone", diff.findings_gone)):
         parts += [Text(f"  {word}: {title}") for title in titles]
     yield Group(*parts)

@@ -1,5 +1,6 @@
 // The whole run: engines by chiplet. Far away how busy they were, near by the commands themselves.
 
+const MOST_CHOICES = 5000; // steps that the chooser lists
 const MOST_DRAWN = 40000; // commands drawn one by one; more of them are drawn as bins
 
 function timelineSection() {
@@ -7,7 +8,7 @@ function timelineSection() {
   const rows = timelineRows();
   const range = [A.timeline.start_ns, A.timeline.start_ns + A.timeline.bins * A.timeline.bin_ns];
   const says = el("span", { class: "quiet" });
-  const kinds = legend(kindOrder.filter(Boolean).slice(0, 12));
+  const kinds = legend(kindOrder.filter(Boolean));
   const lanes = lanesView({
     label: "Timeline of engines by chiplet", rows, from: range[0], to: range[1], rowHeight: 20,
     paint: (ctx, view) => paintTimeline(ctx, view, says),
@@ -45,8 +46,10 @@ function timelineRows() {
 }
 
 function stepChooser(lanes) {
-  const options = A.steps.slice(0, 5000).map((step) =>
+  const options = A.steps.slice(0, MOST_CHOICES).map((step) =>
     el("option", { value: step.number }, `${step.number}: ${step.phase} ${step.program} ${time(step.duration_ns)}`));
+  const rest = A.steps.length - options.length;
+  if (rest) options.push(el("option", { disabled: "" }, `… and ${count(rest)} more: zoom in to them`));
   return el("select", { "aria-label": "Go to a step", onchange: (event) => {
     const step = A.steps[event.target.value];
     if (step) lanes.go(step.start_ns - step.duration_ns * 0.05, step.start_ns + step.duration_ns * 1.05);
