@@ -23,10 +23,12 @@ from jinja2.exceptions import SecurityError
 from jinja2.runtime import LoopContext
 from jinja2.visitor import NodeTransformer
 
-MOST_STEPS = 2_000_000  # a second or so; a long chat takes some thousand
-MOST_CHARACTERS = 1 << 24  # of the prompt, and of anything on the way to it
+MOST_STEPS = 1_000_000  # half a second or so; a long chat takes some thousand
+MOST_CHARACTERS = 1 << 22  # of the prompt, and of anything on the way to it
 _MOST_BITS = 1 << 12  # of whole numbers
 _STEP = 1024  # characters that come with a step; more are further steps
+_ITEMS = 16  # items of a list, and of lists in it, that take a step
+_ITEM = 8  # characters that an item counts for: it takes as much room
 _WIDEST = 9_999  # that text may be filled up to, in formats and in the following
 _FILLING = {"center", "ljust", "rjust", "zfill", "expandtabs", "to_bytes"}  # methods
 _FILLING_FILTERS = {"batch", "center", "indent", "round", "slice", "tojson"}
@@ -45,7 +47,7 @@ class Limit(jinja2.TemplateError):
 class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """The environment of one rendering, which may take MOST_STEPS steps.
 
-    A step is a turn of a loop, a call, a filter, or an output, of up to 1024 characters.
+    A step is a turn of a loop, a call, a filter, a list, or an output, of up to 1024 characters.
     """
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
@@ -75,9 +77,9 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def bounded(self, value: Any) -> Any:
         """`value`, a step, unless it is too large."""
-        size = _size(value)
-        _check_size(size)
-        self._spend(1 + size // _STEP)
+        items, size = _size(value)
+        _check_size(_ITEM * items + size)
+        self._spend(1 + items // _ITEMS + size // _STEP)
         return value
 
     def call(self, context: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -98,9 +100,9 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         if isinstance(left, int) and isinstance(right, int):
             _check_integers(operator, left, right)
         elif operator == "*":
-            _check_size(_size(left) * right if isinstance(right, int) else _size(right) * left)
-        else:
-            _check_size(_size(left) + _size(right))
+            times, other = (right, left) if isinstance(right, int) else (left, right)
+            items, size = _size(other)
+            _check_size((_ITEM * items + size) * (times if isinstance(times, int) else 1))
         return self.bounded(super().call_binop(context, operator, left, right))
 
     def _spend(self, steps: int) -> None:
@@ -134,6 +136,19 @@ class Counting(NodeTransformer):
         self.generic_visit(node)
         return _filter("bounded", node)
 
+    def visit_List(self, node: nodes.List) -> nodes.Node:
+        """A list of twice a list of twice a list ... has few items, and no end when written out."""
+        self.generic_visit(node)
+        return _filter("bounded", node)
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
+        self.generic_visit(node)
+        return _filter("bounded", node)
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
+        self.generic_visit(node)
+        return node if node.ctx == "store" else _filter("bounded", node)
+
     def visit_AssignBlock(self, node: nodes.AssignBlock) -> nodes.Node:
         self.generic_visit(node)
         node.filter = _filter("bounded", node.filter)
@@ -164,9 +179,23 @@ def render(code: CodeType, variables: Mapping[str, Any]) -> str:
     return "".join(pieces)
 
 
-def _size(value: Any) -> int:
-    """Characters or items."""
-    return len(value) if isinstance(value, str | bytes | list | tuple | dict) else 0
+def _size(value: Any) -> tuple[int, int]:
+    """Items, those of lists in lists too, and characters; no more than are too many."""
+    if isinstance(value, str | bytes):
+        return 0, len(value)
+    items = size = 0
+    inside = [value]
+    while inside and _ITEM * items + size <= MOST_CHARACTERS:
+        value = inside.pop()
+        if isinstance(value, str | bytes):
+            size += len(value)
+        elif isinstance(value, dict):
+            items += len(value)
+            inside += [*value, *value.values()]
+        elif isinstance(value, list | tuple):
+            items += len(value)
+            inside += value
+    return items, size
 
 
 def _check_integers(operator: str, left: int, right: int) -> None:

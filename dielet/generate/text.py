@@ -107,14 +107,13 @@ class Text:
 
 @contextmanager
 def _panics_caught() -> Iterator[None]:
-    """DamagedFile for a panic of the tokenizers library, which Python does not take for an error.
-
-    Files make it panic that name tokens which they do not have.
+    """DamagedFile for what the tokenizers library makes of files that name tokens they do not have:
+    a bare Exception, or a panic, which Python does not take for an error.
     """
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ != "PanicException":
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
             raise
         raise DamagedFile(
             f"{TOKENIZER}: not a usable tokenizer: {error}; replace it and compile again"

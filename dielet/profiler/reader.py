@@ -31,7 +31,7 @@ _SHAPES = Shapes(
 _COMPRESSED = bytes((p.COMPRESSED << 3 & 127 | 2 | 128, p.COMPRESSED >> 4))
 _OTHERS = (p.INTERNED, p.TRACK_DESCRIPTOR, p.ATTRIBUTES, p.DEFAULTS)
 # Bytes that all compressed packets may become: a free amount, and so many for each of the file.
-_FREE, _MOST_TIMES = 4 << 20, 100
+_FREE, _MOST_TIMES = 1 << 20, 100
 _UNPACKED_RUN = 32 << 20  # bytes of unpacked packets that are read together
 _GZIP, _ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 WANTED = "a trace, such as `dielet run --profile` writes"
