@@ -1,13 +1,15 @@
 """Open whatever a user named: a Hugging Face directory or hub id, a .gguf file, a config.json."""
 
 import os
-import re
 from pathlib import Path
 
 from dielet.checkpoint.base import Checkpoint
 from dielet.checkpoint.config import decoder_entries, read_json, spec_from_config
 from dielet.checkpoint.gguf import GgufCheckpoint, gguf_spec
 from dielet.checkpoint.gguf_file import GgufFile
+from dielet.checkpoint.hub import from_hub
+from dielet.checkpoint.hub_settings import hub_cache_dir
+from dielet.checkpoint.hub_wanted import HubName, Wanted
 from dielet.checkpoint.hugging_face import (
     HuggingFaceCheckpoint,
     directory_files,
@@ -17,20 +19,29 @@ from dielet.checkpoint.hugging_face import (
 from dielet.checkpoint.random import RandomCheckpoint
 from dielet.checkpoint.roles import Roles
 from dielet.checkpoint.spec import ModelSpec
-from dielet.errors import MissingFile, Unsupported, UsageError
-
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
-_CONFIG_FILES = ["*.json", "*.jinja"]
+from dielet.errors import DamagedFile, MissingFile, Unsupported, UsageError
 
 
-def open_checkpoint(source: str | Path, roles: Roles | None = None) -> Checkpoint:
+def open_checkpoint(
+    source: str | Path, roles: Roles | None = None, fetch: bool = True
+) -> Checkpoint:
     """A checkpoint with weights: a Hugging Face directory, a hub id, or a .gguf file.
 
-    `roles` names what a directory of an unknown family has.  Nothing large is read yet.  Raises
-    MissingFile, DamagedFile or Unsupported.
+    `roles` names what a directory of an unknown family has.  Of the hub, what the cache lacks is
+    fetched, or missing where `fetch` is false; nothing large is read yet.  Raises MissingFile,
+    DamagedFile or Unsupported.
     """
-    path = _locate(source, _HUB_FILES)
+    path = _locate(source, weights=True, fetch=fetch)
+    try:
+        return _opened(path, roles)
+    except DamagedFile as error:
+        folder = next((p for p in path.parents if p.parent == hub_cache_dir()), None)
+        if folder is None:
+            raise
+        raise DamagedFile(f"{error}; to fetch it anew, delete {folder}") from error
+
+
+def _opened(path: Path, roles: Roles | None) -> Checkpoint:
     if path.is_dir():
         return HuggingFaceCheckpoint(path, roles)
     if _is_gguf(path):
@@ -44,7 +55,7 @@ def open_checkpoint(source: str | Path, roles: Roles | None = None) -> Checkpoin
 
 def open_config(source: str | Path) -> ModelSpec:
     """The spec alone: of a config.json, a directory with one, a hub id, or a .gguf file."""
-    path = _locate(source, _CONFIG_FILES)
+    path = _locate(source, weights=False)
     if path.is_dir():
         return directory_spec(path)
     if _is_gguf(path):
@@ -55,7 +66,7 @@ def open_config(source: str | Path) -> ModelSpec:
 def open_random(source: str | Path, seed: int) -> RandomCheckpoint:
     """Random weights for the spec that `open_config` finds, with the tokenizer beside it if any."""
     spec = open_config(source)
-    path = _locate(source, _CONFIG_FILES)
+    path = _locate(source, weights=False)
     if path.is_dir():
         return RandomCheckpoint(spec, seed, directory_files(path))
     if _is_gguf(path):
@@ -74,41 +85,17 @@ def _is_gguf(path: Path) -> bool:
         raise MissingFile(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _locate(source: str | Path, wanted: list[str]) -> Path:
-    """The path of `source`, which may be a hub id; what is in the hub's cache is not fetched."""
+def _locate(source: str | Path, weights: bool, fetch: bool = True) -> Path:
+    """The path of `source`, which may name a model of the hub."""
     path = Path(os.path.expanduser(source))
     if path.name == "config.json":  # its siblings say more about the model
         path = path.parent
     if path.exists():
         return path
-    if not isinstance(source, str) or not _HUB_ID.fullmatch(source):
+    name = HubName.parse(source) if isinstance(source, str) else None
+    if name is None:
         raise MissingFile(
             f"{source} does not exist; name a Hugging Face directory, a hub id such as "
             "Qwen/Qwen3-1.7B, or a .gguf file"
         )
-    return _from_hub(source, wanted)
-
-
-def _from_hub(hub_id: str, wanted: list[str]) -> Path:
-    try:
-        import huggingface_hub
-    except ImportError as error:
-        raise MissingFile(
-            f"{hub_id} is not a directory here, and huggingface_hub, which would fetch it, is "
-            "not installed; pip install huggingface_hub"
-        ) from error
-    reason = ""
-    for cached_only in (True, False):
-        try:
-            return Path(
-                huggingface_hub.snapshot_download(
-                    hub_id, allow_patterns=wanted, local_files_only=cached_only
-                )
-            )
-        except Exception as error:  # many kinds: no network, no such model, no permission, ...
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    raise MissingFile(
-        f"{hub_id} is neither a directory here nor in the Hugging Face cache, and could not be "
-        f"fetched: {reason[:200]}; check the name and the connection, or fetch it elsewhere and "
-        "name its directory"
-    )
+    return from_hub(Wanted(name, weights, fetch=fetch))

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from dielet.checkpoint.hub import from_hub
+from dielet.checkpoint.hub_settings import HubSettings, hub_settings, with_token
+from dielet.checkpoint.hub_wanted import HubName, Wanted, checked_folder, checked_revision
 from dielet.compat.said import say_once
-from dielet.errors import MissingFile, Unsupported, UsageError
+from dielet.errors import Unsupported, UsageError
 from dielet.generate.compiling import cached_directory, compile_usable
 from dielet.generate.session import is_model_directory
 from dielet.generate.text import FILES as TEXT_FILES
@@ -28,22 +32,35 @@ TOKENIZER_EXTRAS = (
 
 def locate(source: str | Path, hub: Mapping[str, Any]) -> str | Path:
     """`source` as a path, fetched from the hub with the arguments of `from_pretrained`, if any."""
-    hub = {name: value for name, value in hub.items() if value is not None}
-    subfolder = hub.pop("subfolder", "")
+    given = {name: value for name, value in hub.items() if value is not None}
+    subfolder = given.get("subfolder", "")
     path = Path(os.path.expanduser(source))
-    if not path.exists() and hub and isinstance(source, str):
-        from huggingface_hub import snapshot_download
+    if path.exists():
+        return path / subfolder
+    name = HubName.parse(source) if given and isinstance(source, str) else None
+    if name is None:
+        return source
+    if revision := given.get("revision"):
+        name = replace(name, revision=checked_revision(revision))
+    wanted = Wanted(
+        name,
+        folder=checked_folder(subfolder),
+        extras=TOKENIZER_EXTRAS,
+        fetch=not given.get("local_files_only", False),
+        force=bool(given.get("force_download", False)),
+    )
+    return from_hub(wanted, _settings(given))
 
-        wanted = [f"{subfolder}/{name}" if subfolder else name for name in _HUB_FILES]
-        try:
-            path = Path(snapshot_download(source, allow_patterns=wanted, **hub))
-        except Exception as error:  # many kinds: no network, no such model, no permission, ...
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise MissingFile(f"{source} could not be had from the hub: {reason[:200]}") from None
-    return path / subfolder if path.exists() else source
 
-
-_HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model")
+def _settings(given: Mapping[str, Any]) -> HubSettings:
+    """Those of the environment, but for what the caller gives: a cache, and a token or none."""
+    settings = hub_settings()
+    if cache := given.get("cache_dir"):
+        settings = replace(settings, cache=Path(os.path.expanduser(cache)))
+    token = given.get("token", True)
+    if token is not True:
+        settings = with_token(settings, token or None, "the argument token")
+    return settings
 
 
 def compiled(source: str | Path, options: CompileOptions, out: str | Path | None) -> Path:

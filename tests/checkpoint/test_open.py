@@ -1,8 +1,5 @@
 """What a user may name: paths of several kinds, hub ids, and what is said of the rest."""
 
-import sys
-from types import SimpleNamespace
-
 import pytest
 
 from dielet.checkpoint import open_checkpoint, open_config
@@ -32,43 +29,6 @@ def test_a_gguf_file_is_known_by_its_first_bytes(tmp_path):
     one = spec()
     path = gguf_file(tmp_path / "m.gguf", one, weights(one)).rename(tmp_path / "blob")
     assert open_checkpoint(path).spec.hidden == open_config(str(path)).hidden == 64
-
-
-def hub(monkeypatch, snapshot_download) -> None:
-    """Stand in for huggingface_hub."""
-    module = SimpleNamespace(snapshot_download=snapshot_download)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
-
-
-def test_hub_ids_are_looked_for_in_the_cache_first_and_then_fetched(tmp_path, monkeypatch):
-    one = spec()
-    folder = hugging_face(tmp_path, one, weights(one))
-    calls = []
-
-    def snapshot_download(hub_id, allow_patterns, local_files_only):
-        calls.append((hub_id, local_files_only))
-        if local_files_only:
-            raise OSError("not cached")
-        assert "*.safetensors" in allow_patterns and "*.bin" not in allow_patterns
-        return str(folder)
-
-    hub(monkeypatch, snapshot_download)
-    assert open_checkpoint("some/model-1.5B").spec.hidden == 64
-    assert calls == [("some/model-1.5B", True), ("some/model-1.5B", False)]
-
-
-def test_why_a_hub_id_could_not_be_fetched_is_one_line(monkeypatch):
-    def snapshot_download(*args, **kwargs):
-        raise RuntimeError("no network\nwith a long explanation")
-
-    hub(monkeypatch, snapshot_download)
-    with pytest.raises(
-        MissingFile, match=r"some/model is neither .* fetched: no network; check the name and"
-    ):
-        open_checkpoint("some/model")
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(MissingFile, match="pip install huggingface_hub"):
-        open_config("some/model")
 
 
 def test_a_model_of_the_hubs_cache_is_called_by_its_id(tmp_path):

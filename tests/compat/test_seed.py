@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.compat.hub import COMMIT, QWEN3, SCRIPTS, execute, put_in_cache, traces, written
-from tests.compat.hub_server import serving
+from tests.hub_server import read_folder, running
 
 pytestmark = pytest.mark.network
 SCRIPT = SCRIPTS / "profile_qwen3.py"
@@ -78,16 +78,18 @@ def test_the_script_verbatim(home: Path, tmp_path: Path) -> None:
 def test_the_script_fetches_the_model_from_a_hub(home: Path, tmp_path: Path) -> None:
     """With nothing in the cache, as on somebody's first day; the second run fetches nothing."""
     snapshot = next((home / "hub").glob("*/snapshots/*"))
-    with serving(QWEN3, snapshot, COMMIT) as (address, sent):
-        online = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+    with running() as hub:
+        hub.add(QWEN3, read_folder(snapshot), COMMIT)
+        online = {"HF_ENDPOINT": hub.address, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
         ended = execute(SCRIPT, tmp_path / "empty", tmp_path / "out", **online)
         assert ended.returncode == 0, ended.stderr
         assert ended.stdout == expected(home) + "\n"
+        sent = [one.name for one in hub.gets()]
         assert {"model.safetensors", "config.json", "tokenizer.json"} <= set(sent)
         assert len(traces(tmp_path / "out")) == 5
-        before = sent.count("model.safetensors")
         execute(SCRIPT, tmp_path / "empty", tmp_path / "again", **online)
-        assert sent.count("model.safetensors") == before == 1
+        assert len(hub.gets("model.safetensors")) == 1
+        assert len(hub.gets("tokenizer.json")) == 1, "transformers and dielet share the cache"
 
 
 def test_the_environment_instead_of_the_argument(home: Path, tmp_path: Path) -> None:
