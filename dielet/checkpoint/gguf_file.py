@@ -92,8 +92,15 @@ class GgufFile:
         version = self._number("<I")
         if version not in _VERSIONS:
             swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
-            reason = "big-endian files are not" if swapped in _VERSIONS else "2 and 3 are"
-            raise Unsupported(f"{self.path}: GGUF version {version} is not supported; {reason}")
+            if swapped in _VERSIONS:
+                raise Unsupported(
+                    f"{self.path}: a big-endian GGUF file is not supported; use the little-endian "
+                    "one, or turn it round: pip install gguf, then gguf-convert-endian FILE little"
+                )
+            raise Unsupported(
+                f"{self.path}: GGUF version {version} is not supported, only 2 and 3; use a file "
+                "made by a newer converter"
+            )
         tensors, pairs = self._number("<Q"), self._number("<Q")
         most = self.file.size // _SMALLEST_ENTRY
         if tensors > most or pairs > most:

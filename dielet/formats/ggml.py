@@ -127,6 +127,47 @@ def _q6_k(raw: U8) -> F32:
     return (d[..., None] * signed).reshape(len(raw), 256)
 
 
+def _q2_k(raw: U8) -> F32:
+    runs = raw[:, 16:80].reshape(-1, 2, 1, 32)
+    codes = (runs >> np.array([[0], [2], [4], [6]], np.uint8)) & np.uint8(3)
+    d = _half(raw[:, 80:82]).astype(np.float32)[:, None] * (raw[:, :16] & 15)
+    m = _half(raw[:, 82:84]).astype(np.float32)[:, None] * (raw[:, :16] >> 4)
+    return (d[..., None] * codes.reshape(-1, 16, 16) - m[..., None]).reshape(len(raw), 256)
+
+
+def _q3_k(raw: U8) -> F32:
+    low = raw[:, 32:96].reshape(-1, 2, 1, 32) >> np.array([[0], [2], [4], [6]], np.uint8)
+    bit = np.arange(8, dtype=np.uint8)[:, None]
+    high = (raw[:, None, :32] >> bit) & np.uint8(1)  # worth 4; what lacks it is 4 less
+    codes = (low & 3).reshape(-1, 8, 32) | (high << np.uint8(2))
+    signed = codes.astype(np.int8).reshape(-1, 16, 16) - np.int8(4)
+    fours = np.concatenate([raw[:, 96:104] & 15, raw[:, 96:104] >> 4], axis=1)
+    twos = (raw[:, None, 104:108] >> np.array([[0], [2], [4], [6]], np.uint8)) & np.uint8(3)
+    scales = (fours | twos.reshape(-1, 16) << np.uint8(4)).astype(np.int8) - np.int8(32)
+    d = _half(raw[:, 108:110]).astype(np.float32)[:, None] * scales
+    return (d[..., None] * signed).reshape(len(raw), 256)
+
+
+# The levels of IQ4_NL and IQ4_XS: not evenly spaced, closer together around zero.
+_LEVELS = np.array(
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int16
+)
+
+
+def _iq4_nl(raw: U8) -> Codes:
+    return Codes((_LEVELS + 128).astype(np.uint8)[_nibbles(raw[:, 2:])], _half(raw[:, :2]))
+
+
+def _iq4_xs(raw: U8) -> F32:
+    fours = np.stack([raw[:, 4:8] & 15, raw[:, 4:8] >> 4], axis=2).reshape(-1, 8)
+    twos = (raw[:, 2:4, None] >> np.array([0, 2, 4, 6], np.uint8)) & np.uint8(3)
+    scales = (fours | twos.reshape(-1, 8) << np.uint8(4)).astype(np.int8) - np.int8(32)
+    runs = raw[:, 8:].reshape(-1, 8, 16)
+    levels = _LEVELS.astype(np.float32)[np.concatenate([runs & 15, runs >> 4], axis=2)]
+    d = _half(raw[:, 0:2]).astype(np.float32)[:, None] * scales
+    return (d[..., None] * levels).reshape(len(raw), 256)
+
+
 # Every type that a file may name; those without a decoder are known only to be refused by name.
 _TYPES = (
     BlockType("F32", 0, 1, 4, decode=lambda raw: raw.view("<f4").astype(np.float32)),
@@ -146,19 +187,19 @@ _TYPES = (
     BlockType("Q5_1", 7, 32, 24, codes=_q5_1, exact=("int8g32m",)),
     BlockType("Q8_0", 8, 32, 34, codes=_q8_0, zero=128, exact=("int8g32",)),
     # scales of K-quants are products of two numbers, which no float16 holds: never exact
+    BlockType("Q2_K", 10, 256, 84, decode=_q2_k),
+    BlockType("Q3_K", 11, 256, 110, decode=_q3_k),
     BlockType("Q4_K", 12, 256, 144, decode=_q4_k),
     BlockType("Q5_K", 13, 256, 176, decode=_q5_k),
     BlockType("Q6_K", 14, 256, 210, decode=_q6_k),
-    BlockType("Q2_K", 10, 256, 84),
-    BlockType("Q3_K", 11, 256, 110),
+    BlockType("IQ4_NL", 20, 32, 18, codes=_iq4_nl, zero=128, exact=("int8g32",)),
+    BlockType("IQ4_XS", 23, 256, 136, decode=_iq4_xs),
     BlockType("IQ2_XXS", 16, 256, 66),
     BlockType("IQ2_XS", 17, 256, 74),
     BlockType("IQ3_XXS", 18, 256, 98),
     BlockType("IQ1_S", 19, 256, 50),
-    BlockType("IQ4_NL", 20, 32, 18),
     BlockType("IQ3_S", 21, 256, 110),
     BlockType("IQ2_S", 22, 256, 82),
-    BlockType("IQ4_XS", 23, 256, 136),
     BlockType("I8", 24, 1, 1),
     BlockType("I16", 25, 1, 2),
     BlockType("I32", 26, 1, 4),
@@ -177,8 +218,9 @@ READABLE = tuple(t.name for t in _TYPES if t.decode or t.codes)
 def dequantize(kind: BlockType, raw: U8) -> F32:
     """raw uint8 [N, row bytes] -> float32 [N, K].  Raises Unsupported for an unreadable type."""
     blocks = np.ascontiguousarray(raw).reshape(-1, kind.nbytes)
+    shape = len(raw), raw.shape[1] // kind.nbytes * kind.weights
     if kind.decode is not None:
-        return kind.decode(blocks).reshape(len(raw), -1)
+        return kind.decode(blocks).reshape(shape)
     if kind.codes is None:
         raise Unsupported(f"{kind.name} weights are not supported; use {', '.join(READABLE)}")
     codes, scale, minimum = kind.codes(blocks)
@@ -189,7 +231,7 @@ def dequantize(kind: BlockType, raw: U8) -> F32:
     values *= scale.astype(np.float32)[:, None]
     if minimum is not None:
         values += minimum.astype(np.float32)[:, None]
-    return values.reshape(len(raw), -1)
+    return values.reshape(shape)
 
 
 def exact_codes(kind: BlockType, raw: U8, fmt: WeightFormat) -> Codes:
