@@ -1,6 +1,7 @@
 """A GGUF file as a checkpoint: spec, tensors and tokenizer from its metadata."""
 
 import json
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from dielet.checkpoint.base import Checkpoint, content_identity
 from dielet.checkpoint.config import Entries, config_json
 from dielet.checkpoint.gguf_families import FAMILIES, PAIRED, gguf_fields
-from dielet.checkpoint.gguf_file import GgufFile
+from dielet.checkpoint.gguf_split import GgufModel
 from dielet.checkpoint.gguf_tokenizer import end_of_text_ids, tokenizer_json
 from dielet.checkpoint.names import (
     LAYER,
@@ -20,9 +21,9 @@ from dielet.checkpoint.names import (
     gguf_name,
     shown,
 )
-from dielet.checkpoint.source import Source
+from dielet.checkpoint.source import Picked, Source
 from dielet.checkpoint.spec import ModelSpec
-from dielet.checkpoint.stored import Stored, ordered
+from dielet.checkpoint.stored import EXPERTS, Stored
 from dielet.errors import DamagedFile, DieletError, Unsupported, UsageError
 
 _ROPE_FACTORS = "rope_freqs.weight"
@@ -33,16 +34,16 @@ class GgufCheckpoint(Checkpoint):
     """Opens a file; every tensor is accounted for before this returns."""
 
     def __init__(self, path: Path) -> None:
-        self._file = GgufFile(path)
+        self._file = GgufModel(path)
         self.spec = gguf_spec(self._file)
         self.source = f"GGUF file {path}"
-        self._layout = Stored(self.spec)
+        self._layout = Stored(self.spec, by_expert=False)
         post = self.spec.post_norms
         homes = self._layout.homes.items()
         self._names = {name: gguf_name(home, post) for name, (home, _) in homes}
         account_for(
             str(path),
-            {gguf_name(name, post): shape for name, shape in self._layout.shapes.items()},
+            {gguf_name(name, post): self._shape(name) for name in self._layout.shapes},
             self._file.shapes,
             lambda name: name in (_ROPE_FACTORS, *_LONGROPE_FACTORS.values()),
         )
@@ -54,22 +55,32 @@ class GgufCheckpoint(Checkpoint):
         described = {k: v for k, v in self._file.metadata.items() if not k.startswith("tokenizer.")}
         parts = {"metadata": json.dumps(described, sort_keys=True).encode()}
         parts |= self.tokenizer_files()
-        parts["file"] = self._file.file.stamp
+        parts["file"] = self._file.stamp
         return content_identity(parts)
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._names)
 
     def tensor(self, name: str) -> Source:
-        tensor = self._layout.part(name, self._file.tensor(self._names[name]))
+        stored = self._file.tensor(self._names[name])
+        if len(stored.shape) == 3:  # one expert's matrix after another
+            stored = replace(stored, shape=self._layout.shapes[name])
+        tensor = self._layout.part(name, stored)
         if self.spec.model_type not in PAIRED:
             return tensor
         part = name.rpartition(".")[0]
         if part.endswith(".q_proj"):
-            return ordered(tensor, _halves_from_pairs(self.spec.heads, self.spec.head_dim))
+            return Picked(tensor, _halves_from_pairs(self.spec.heads, self.spec.head_dim))
         if part.endswith(".k_proj"):
-            return ordered(tensor, _halves_from_pairs(self.spec.kv_heads, self.spec.head_dim))
+            return Picked(tensor, _halves_from_pairs(self.spec.kv_heads, self.spec.head_dim))
         return tensor
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        """Of a tensor of the file."""
+        shape = self._layout.shapes[name]
+        if EXPERTS not in name:
+            return shape
+        return (self.spec.experts, shape[0] // self.spec.experts, shape[1])
 
     def tokenizer_files(self) -> dict[str, bytes]:
         return dict(self._tokenizer_files)
@@ -100,7 +111,7 @@ def _halves_from_pairs(heads: int, head_dim: int) -> NDArray[np.intp]:
     return rows.reshape(heads, head_dim // 2, 2).swapaxes(1, 2).reshape(-1)
 
 
-def gguf_spec(file: GgufFile) -> ModelSpec:
+def gguf_spec(file: GgufModel) -> ModelSpec:
     """The spec that the metadata describes, under Hugging Face's name of the family."""
     entries = Entries(str(file.path), file.metadata)
     family = entries.get("general.architecture", str)
@@ -150,7 +161,7 @@ def gguf_spec(file: GgufFile) -> ModelSpec:
         raise kind(f"{file.path}: {error}") from error
 
 
-def _biases(file: GgufFile) -> tuple[str, ...]:
+def _biases(file: GgufModel) -> tuple[str, ...]:
     """The linears of the first layer that have a bias; the other layers must be like it."""
     return tuple(
         name for name in LAYER_LINEARS if gguf_name(f"{LAYER}0.{name}.bias") in file.entries
@@ -158,11 +169,10 @@ def _biases(file: GgufFile) -> tuple[str, ...]:
 
 
 def _refuse_unsupported(entries: Entries, family: str) -> None:
-    if entries.get(f"{family}.expert_count", int, 0):
-        raise Unsupported(f"{entries.where}: mixtures of experts are not supported")
-    parts = entries.get("split.count", int, 1)
-    if parts > 1:
-        raise Unsupported(f"{entries.where}: one of {parts} parts; merge them into one file")
+    if family != "qwen3moe" and entries.get(f"{family}.expert_count", int, 0):
+        raise Unsupported(
+            f"{entries.where}: mixtures of experts in {family} are not supported; only qwen3moe"
+        )
 
 
 def _same_everywhere(entries: Entries, key: str, default: int | None = None) -> int:
@@ -176,7 +186,7 @@ def _same_everywhere(entries: Entries, key: str, default: int | None = None) -> 
     return size
 
 
-def _vocab(file: GgufFile, entries: Entries, family: str) -> int:
+def _vocab(file: GgufModel, entries: Entries, family: str) -> int:
     """Rows of the embedding, which the metadata may also state."""
     embedding = file.entries.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
@@ -192,7 +202,7 @@ def _vocab(file: GgufFile, entries: Entries, family: str) -> int:
     return vocab
 
 
-def _rope_scaling(file: GgufFile, entries: Entries, family: str) -> dict[str, Any] | None:
+def _rope_scaling(file: GgufModel, entries: Entries, family: str) -> dict[str, Any] | None:
     if _ROPE_FACTORS in file.entries:
         return {"rope_type": "factors", "factors": _factors(file, _ROPE_FACTORS)}
     prefix = f"{family}.rope.scaling"
@@ -220,7 +230,7 @@ def _rope_scaling(file: GgufFile, entries: Entries, family: str) -> dict[str, An
     return scaling
 
 
-def _factors(file: GgufFile, name: str) -> list[float]:
+def _factors(file: GgufModel, name: str) -> list[float]:
     if file.entries[name].nbytes > 1 << 16:
         raise DamagedFile(f"{file.path}: {name} is larger than any head")
     return [_short(float(f)) for f in file.tensor(name).array().reshape(-1)]

@@ -17,6 +17,7 @@ FAMILIES = {  # general.architecture: model_type
     "phi3": "phi3",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
+    "qwen3moe": "qwen3_moe",
     "smollm3": "smollm3",
 }
 PAIRED = ("llama", "smollm3")  # files pair neighbouring rows of q and k for the rotary embedding
@@ -41,12 +42,19 @@ def gguf_fields(family: str, entries: Entries, layers: int, head_dim: int) -> di
             f"head size {head_dim}"
         )
     fields: dict[str, Any] = {
-        "qk_norm": model_type in ("gemma3_text", "olmo2", "qwen3"),
+        "qk_norm": model_type in ("gemma3_text", "olmo2", "qwen3", "qwen3_moe"),
         "rotary_dim": 0 if turned == head_dim else turned,
     }
     if window:
         sliding = [i for i in range(layers) if model_type == "phi3" or (i + 1) % 6]
         fields |= {"window": window, "windowed": tuple(sliding)}
+    if model_type == "qwen3_moe":
+        fields |= {
+            "experts": entries.get(f"{family}.expert_count", int),
+            "experts_per_token": entries.get(f"{family}.expert_used_count", int),
+            "expert_intermediate": entries.get(f"{family}.expert_feed_forward_length", int),
+            "experts_normed": True,
+        }
     if model_type == "smollm3":
         fields["no_rope"] = tuple(range(3, layers, 4))
     if model_type == "gemma3_text":

@@ -6,7 +6,7 @@ from pathlib import Path
 from dielet.checkpoint.base import Checkpoint
 from dielet.checkpoint.config import decoder_entries, read_json, spec_from_config
 from dielet.checkpoint.gguf import GgufCheckpoint, gguf_spec
-from dielet.checkpoint.gguf_file import GgufFile
+from dielet.checkpoint.gguf_split import GgufModel
 from dielet.checkpoint.hub import from_hub
 from dielet.checkpoint.hub_settings import hub_cache_dir
 from dielet.checkpoint.hub_wanted import HubName, Wanted
@@ -59,7 +59,7 @@ def open_config(source: str | Path) -> ModelSpec:
     if path.is_dir():
         return directory_spec(path)
     if _is_gguf(path):
-        return gguf_spec(GgufFile(path))
+        return gguf_spec(GgufModel(path))
     return spec_from_config(decoder_entries(read_json(path)), model_name(path.parent))
 
 

@@ -19,14 +19,14 @@ def pack_rows(
 ) -> Packed:
     """Rows lo..hi-1 of `source` (all by default) in `fmt`: [panels, groups] of records.
 
-    Taken over exactly where the file's own format allows it, otherwise quantised; read in pieces,
+    Taken over where the file's own format allows it, otherwise quantised; read in pieces,
     never as a whole.  `threads` None means every core; the result does not depend on it.  Raises
     NumericError for weights that are NaN, infinite or beyond the format, UsageError for a K that
     the format cannot hold.
     """
     hi = source.N if hi is None else hi
     N, K = hi - lo, source.K
-    if fmt not in source.exact_formats:
+    if fmt not in source.kept_formats:
         return quantize_rows(
             fmt,
             lambda a, b: source.rows(lo + a, lo + b),

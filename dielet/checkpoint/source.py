@@ -53,39 +53,37 @@ class Source(ABC):
         """The smallest format that holds these very values, if there is one."""
         return next(iter(self.exact_formats), None)
 
+    @property
+    def kept_formats(self) -> tuple[WeightFormat, ...]:
+        """The formats that take the file's codes over, the smallest first: the exact ones, and
+        those in which nothing but a group's minimum has to be rounded, to float16."""
+        return self.exact_formats
+
     @abstractmethod
     def rows(self, lo: int, hi: int) -> NDArray[np.float32]:
         """Rows lo..hi-1: a fresh float32 [hi - lo, K]."""
 
     def blocks(self, lo: int, hi: int, fmt: WeightFormat | None = None) -> Codes:
-        """Rows lo..hi-1 as they are, in `fmt` (default `exact_format`), for `packed.pack`.
+        """Rows lo..hi-1 in `fmt`, one of `kept_formats` (default: the first), for `packed.pack`.
 
         Raises NumericError where weights, scales or minima are NaN or infinite.
         """
-        raise AssertionError(f"{self.name} has no exact format")
+        raise AssertionError(f"{self.name} has no codes to keep")
 
     def array(self) -> NDArray[np.float32]:
         """All of a small tensor, in its own shape."""
         return self.rows(0, self.N).reshape(self.shape)
 
-    def samples(self) -> bytes:
-        """A few of its bytes from three places, to tell one checkpoint from another."""
-        return b""
-
 
 @dataclass(frozen=True, eq=False)
 class FileTensor(Source):
-    """A tensor inside a mapped file; reading rows leaves none of the file's pages resident.
-
-    `order`, if given, says which row of the file each row of the tensor is.
-    """
+    """A tensor inside a mapped file; reading rows leaves none of the file's pages resident."""
 
     name: str
     shape: tuple[int, ...]
     block: BlockType
     file: FileMap
     offset: int
-    order: NDArray[np.intp] | None = None
 
     @property
     def kind(self) -> str:
@@ -107,20 +105,24 @@ class FileTensor(Source):
     def _raw(self, lo: int, hi: int) -> NDArray[np.uint8]:
         """The file's bytes of rows lo..hi-1: uint8 [hi - lo, row bytes]."""
         assert 0 <= lo <= hi <= self.N
-        raw = self.file.view(self.offset, self.nbytes).reshape(self.N, -1)
-        return raw[lo:hi] if self.order is None else raw[self.order[lo:hi]]
+        return self.file.view(self.offset, self.nbytes).reshape(self.N, -1)[lo:hi]
 
     def _done(self, lo: int, hi: int) -> None:
         row = self.block.row_bytes(self.K)
-        if self.order is not None and hi > lo:
-            used = self.order[lo:hi]
-            lo, hi = int(used.min()), int(used.max()) + 1
         self.file.drop(self.offset + lo * row, (hi - lo) * row)
 
     def rows(self, lo: int, hi: int) -> NDArray[np.float32]:
         values = dequantize(self.block, self._raw(lo, hi))
         self._done(lo, hi)
         return values
+
+    def columns(self, lo: int, hi: int) -> NDArray[np.uint8]:
+        """The file's bytes of columns lo..hi-1, copied: uint8 [N, bytes], of single numbers."""
+        assert self.block.weights == 1 and 0 <= lo <= hi <= self.K
+        width = self.block.nbytes
+        raw = self._raw(0, self.N)[:, lo * width : hi * width].copy()
+        self._done(0, self.N)
+        return raw
 
     def blocks(self, lo: int, hi: int, fmt: WeightFormat | None = None) -> Codes:
         fmt = fmt or self.exact_format
@@ -131,13 +133,8 @@ class FileTensor(Source):
         self._done(lo, hi)
         for part in codes:
             if part is not None and part.dtype != np.uint8:
-                _check_finite(part, f"{self.name} rows {lo}..{hi - 1}")
+                check_finite(part, f"{self.name} rows {lo}..{hi - 1}")
         return codes
-
-    def samples(self) -> bytes:
-        size = min(self.nbytes, 4096)
-        starts = (0, (self.nbytes - size) // 2, self.nbytes - size)
-        return b"".join(self.file.view(self.offset + start, size).tobytes() for start in starts)
 
     def same_bytes(self, other: "FileTensor") -> bool:
         """Whether both hold the same numbers in the same format."""
@@ -158,7 +155,7 @@ class Stacked(Source):
     """Tensors of one shape and format, one below the other."""
 
     name: str
-    parts: tuple[FileTensor, ...]
+    parts: tuple[Source, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -169,8 +166,16 @@ class Stacked(Source):
         return self.parts[0].kind
 
     @property
+    def where(self) -> str:
+        return self.parts[0].where
+
+    @cached_property
     def exact_formats(self) -> tuple[WeightFormat, ...]:
-        return self.parts[0].exact_formats
+        return _common([part.exact_formats for part in self.parts])
+
+    @cached_property
+    def kept_formats(self) -> tuple[WeightFormat, ...]:
+        return _common([part.kept_formats for part in self.parts])
 
     def rows(self, lo: int, hi: int) -> NDArray[np.float32]:
         runs = [part.rows(a, b) for part, a, b in self._runs(lo, hi)]
@@ -188,7 +193,7 @@ class Stacked(Source):
             np.concatenate(minima) if minima else None,
         )
 
-    def _runs(self, lo: int, hi: int) -> list[tuple[FileTensor, int, int]]:
+    def _runs(self, lo: int, hi: int) -> list[tuple[Source, int, int]]:
         """The rows of each part that [lo, hi) are made of; one empty run if there are none."""
         N = self.parts[0].N
         found = [
@@ -196,16 +201,12 @@ class Stacked(Source):
         ]
         return [(p, a, b) for p, a, b in found if a < b] or [(self.parts[0], 0, 0)]
 
-    def samples(self) -> bytes:
-        return b"".join(part.samples() for part in self.parts)
-
 
 @dataclass(frozen=True, eq=False)
-class Raised(Source):
-    """A small tensor whose file keeps the distance from `by`: the numbers are those plus it."""
+class Derived(Source):
+    """A tensor that is made of another one, `inner`."""
 
     inner: Source
-    by: float
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -223,14 +224,67 @@ class Raised(Source):
     def where(self) -> str:
         return self.inner.where
 
+
+@dataclass(frozen=True, eq=False)
+class Raised(Derived):
+    """A small tensor whose file keeps the distance from `by`: the numbers are those plus it."""
+
+    by: float
+
     def rows(self, lo: int, hi: int) -> NDArray[np.float32]:
         return self.inner.rows(lo, hi) + np.float32(self.by)
 
-    def samples(self) -> bytes:
-        return self.inner.samples()
+
+@dataclass(frozen=True, eq=False)
+class Picked(Derived):
+    """Rows of another tensor, or numbers of a vector: the i-th is the order[i]-th of `inner`."""
+
+    order: NDArray[np.intp]
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        return (len(self.order), *self.inner.shape[1:])
+
+    @property
+    def exact_formats(self) -> tuple[WeightFormat, ...]:
+        return self.inner.exact_formats
+
+    @property
+    def kept_formats(self) -> tuple[WeightFormat, ...]:
+        return self.inner.kept_formats
+
+    def rows(self, lo: int, hi: int) -> NDArray[np.float32]:
+        if len(self.shape) == 1:
+            return self.inner.rows(lo, hi)[:, self.order]
+        first, last, picked = self._span(lo, hi)
+        return self.inner.rows(first, last)[picked]
+
+    def blocks(self, lo: int, hi: int, fmt: WeightFormat | None = None) -> Codes:
+        first, last, picked = self._span(lo, hi)
+        values, scale, minimum = self.inner.blocks(first, last, fmt)
+        return Codes(
+            values[picked],
+            None if scale is None else scale[picked],
+            None if minimum is None else minimum[picked],
+        )
+
+    def _span(self, lo: int, hi: int) -> tuple[int, int, NDArray[np.intp] | slice]:
+        """The run of rows that [lo, hi) are among, and where in it they are."""
+        if lo == hi:
+            return 0, 0, slice(None)
+        used = self.order[lo:hi]
+        first, last = int(used.min()), int(used.max()) + 1
+        if np.array_equal(used, np.arange(first, last)):
+            return first, last, slice(None)
+        return first, last, used - first
 
 
-def _check_finite(numbers: NDArray[np.float16] | NDArray[np.uint16], where: str) -> None:
+def _common(formats: list[tuple[WeightFormat, ...]]) -> tuple[WeightFormat, ...]:
+    first, others = formats[0], formats[1:]
+    return tuple(fmt for fmt in first if all(fmt in other for other in others))
+
+
+def check_finite(numbers: NDArray[np.float16] | NDArray[np.uint16], where: str) -> None:
     """numbers: float16, or bfloat16 as uint16."""
     exponent, what = (0x7F80, "weights") if numbers.dtype == np.uint16 else (0x7C00, "scales")
     bad = int(np.count_nonzero((numbers.view(np.uint16) & exponent) == exponent))

@@ -8,13 +8,12 @@ beginning of a half of the head, so that element j always turns with element j +
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dielet.checkpoint.names import LAYER, tensor_shapes
-from dielet.checkpoint.source import FileTensor
+from dielet.checkpoint.source import Picked, Source
 from dielet.checkpoint.spec import ModelSpec
 
 EXPERTS = "mlp.experts."
@@ -36,12 +35,13 @@ class Stored:
     """Where a model's tensors are among those of a file.
 
     shapes: of the file's tensors, by canonical name, fused ones in the place of their parts.
-    experts: canonical name -> those of the file's tensors which make it up, one for each expert.
+    experts: canonical name -> those of the file's tensors which make it up, one for each expert;
+    empty where files hold an expert's matrices as one already.
     homes: of all others, canonical name -> that of the file's tensor which holds it, and its first
     row there.
     """
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, by_expert: bool = True) -> None:
         self.spec = spec
         self.own = tensor_shapes(spec)
         wholes = {part: whole for whole, parts in stored_parts(spec).items() for part in parts}
@@ -49,7 +49,7 @@ class Stored:
         self.homes: dict[str, tuple[str, int]] = {}
         self.experts: dict[str, tuple[str, ...]] = {}
         for name, shape in self.own.items():
-            if EXPERTS in name:
+            if by_expert and EXPERTS in name:
                 self.experts[name] = names = _by_expert(name, spec.experts)
                 self.shapes |= dict.fromkeys(names, (shape[0] // spec.experts, shape[1]))
                 continue
@@ -60,26 +60,20 @@ class Stored:
             self.homes[name] = home, rows
             self.shapes[home] = (rows + shape[0], *shape[1:])
 
-    def part(self, name: str, tensor: FileTensor) -> FileTensor:
+    def part(self, name: str, tensor: Source) -> Source:
         """The rows of `tensor`, the home of `name`, that are `name`'s, in our order."""
         shape, first = self.own[name], self.homes[name][1]
-        if tensor.shape != shape:
-            skipped = first * tensor.block.row_bytes(tensor.K)
-            tensor = replace(tensor, shape=shape, offset=tensor.offset + skipped)
         order = _heads_order(self.spec, name)
-        return tensor if order is None else ordered(tensor, order)
+        if tensor.shape == shape:
+            return tensor if order is None else Picked(tensor, order)
+        if order is None:
+            order = np.arange(shape[0], dtype=np.intp)
+        return Picked(tensor, first + order)
 
 
 def _by_expert(name: str, experts: int) -> tuple[str, ...]:
     before, _, after = name.partition(EXPERTS)
     return tuple(f"{before}{EXPERTS}{expert}.{after}" for expert in range(experts))
-
-
-def ordered(tensor: FileTensor, order: Order) -> FileTensor:
-    """The same rows, or numbers of a vector, in another order."""
-    shape = tensor.shape if len(tensor.shape) == 2 else (tensor.shape[0], 1)
-    before = tensor.order
-    return replace(tensor, shape=shape, order=order if before is None else before[order])
 
 
 def _heads_order(spec: ModelSpec, name: str) -> Order | None:

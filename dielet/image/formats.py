@@ -21,13 +21,13 @@ class Stored(Protocol):
     def K(self) -> int: ...
 
     @property
-    def exact_formats(self) -> tuple[WeightFormat, ...]:
-        """The formats that hold the tensor's very values, the smallest first."""
+    def kept_formats(self) -> tuple[WeightFormat, ...]:
+        """The formats that take the file's codes over as they are, the smallest first."""
 
 
 def default_weights(linears: Mapping[str, Stored]) -> str:
-    """The kind that keeps most linears as they are in the checkpoint; bf16 when none is exact."""
-    kinds = [source.exact_formats[0].kind for source in linears.values() if source.exact_formats]
+    """The kind that keeps most linears as they are in the checkpoint; bf16 when none does."""
+    kinds = [source.kept_formats[0].kind for source in linears.values() if source.kept_formats]
     return max(sorted(set(kinds)), key=kinds.count) if kinds else "bf16"
 
 
@@ -39,16 +39,16 @@ def choose_format(
     minimum: bool | None = None,
     table: bool = False,
 ) -> WeightFormat:
-    """The format for one linear; for a `table` (embedding, head) int4 means int8 unless exact.
+    """The format for one linear; for a `table` (embedding, head) int4 means int8 unless kept.
 
     Raises UsageError when an explicit `group` does not divide the tensor's inputs.
     """
     kinds: tuple[Kind, ...] = ("int4", "int8") if table and weights == "int4" else ()
     for asked in (*kinds, weights):
-        for exact in source.exact_formats:
-            asked_for = group in (None, exact.group) and minimum in (None, exact.minimum)
-            if exact.kind == asked and asked_for:
-                return exact
+        for kept in source.kept_formats:
+            asked_for = group in (None, kept.group) and minimum in (None, kept.minimum)
+            if kept.kind == asked and asked_for:
+                return kept
     if weights == "bf16":
         return WeightFormat("bf16")
     kind: Kind = "int8" if table or weights == "int8" else "int4"

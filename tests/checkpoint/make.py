@@ -87,10 +87,14 @@ def gguf_file(
     kind: str = "F32",
     metadata: dict[str, Any] | None = None,
     extra: dict[str, np.ndarray] | None = None,
+    split: int = 0,
 ) -> Path:
-    """A GGUF file, matrices in block format `kind`; `metadata` None removes an entry."""
+    """A GGUF file, matrices in block format `kind`; `metadata` None removes an entry.
+
+    `split`: in parts of so many tensors.
+    """
     family = of.model_type
-    writer = gguf.GGUFWriter(path, family)
+    writer = gguf.GGUFWriter(path, family, split_max_tensors=split)
     entries: dict[str, Any] = {
         f"{family}.block_count": of.layers,
         f"{family}.context_length": of.max_position,

@@ -11,8 +11,9 @@ from dielet.checkpoint.stored import Stored
 from tests.families import FAMILIES as TINY
 from tests.families import spec_of
 
-ARCHITECTURES = {family: architecture for architecture, family in FAMILIES.items()}
-CASES = [name for name, (model_type, _) in TINY.items() if model_type in ARCHITECTURES]
+ARCHITECTURES = {"mistral": "llama", **{name: arch for arch, name in FAMILIES.items()}}
+# No .gguf file of a mixture has layers without one.
+CASES = [name for name in TINY if not spec_of(name).dense_layers]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -21,7 +22,7 @@ def test_names_are_those_of_the_package(name: str) -> None:
     wanted = ARCHITECTURES[spec.model_type]
     arch = next(a for a, n in gguf.MODEL_ARCH_NAMES.items() if n == wanted)
     table = gguf.get_tensor_name_map(arch, spec.layers)
-    for canonical in Stored(spec).shapes:
+    for canonical in Stored(spec, by_expert=False).shapes:
         theirs = hugging_face_name(canonical)
         stem, _, suffix = theirs.rpartition(".")
         ours = gguf_name(canonical, spec.post_norms)
