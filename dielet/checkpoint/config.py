@@ -8,6 +8,7 @@ from typing import Any
 from dielet.checkpoint.families import ARCHITECTURES, config_entries, family_fields, usual
 from dielet.checkpoint.filemap import read_small
 from dielet.checkpoint.names import shown
+from dielet.checkpoint.quantization import read_quantization
 from dielet.checkpoint.rope_config import rope_fields
 from dielet.checkpoint.spec import (
     SUPPORTED_MODEL_TYPES,
@@ -141,13 +142,7 @@ def _refuse_unsupported(config: Entries) -> None:
             )
     if "rms_norm_eps" in config.values and config.values["rms_norm_eps"] is None:
         raise DamagedFile(f"{config.where}: rms_norm_eps is null; a number above 0 is needed")
-    quantization = config.get("quantization_config", dict, None)
-    if quantization is not None:
-        method = shown(quantization.get("quant_method"))
-        raise Unsupported(
-            f"{config.where}: the weights are quantised with {method!r}, which is not supported; "
-            "use the bf16, fp16 or fp32 checkpoint, or a .gguf file"
-        )
+    read_quantization(config)  # refuses what cannot be read
 
 
 def config_json(spec: ModelSpec) -> bytes:

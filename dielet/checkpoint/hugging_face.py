@@ -4,28 +4,25 @@ import json
 import re
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from dielet.checkpoint.base import Checkpoint, content_identity
 from dielet.checkpoint.config import (
-    Entries,
     decoder_entries,
     is_nested,
     read_json,
     spec_from_config,
 )
 from dielet.checkpoint.filemap import read_small
-from dielet.checkpoint.names import EMBEDDING, HEAD, account_for, hugging_face_name, shown
+from dielet.checkpoint.names import EMBEDDING, HEAD, account_for, hugging_face_name
+from dielet.checkpoint.quantization import Quantization, quantization, read_quantization
 from dielet.checkpoint.roles import Roles
-from dielet.checkpoint.safetensors import SafetensorsFile
-from dielet.checkpoint.source import FileTensor, Raised, Source, Stacked
+from dielet.checkpoint.source import Raised, Source, Stacked
 from dielet.checkpoint.spec import ModelSpec
 from dielet.checkpoint.special_tokens import special_tokens
 from dielet.checkpoint.stored import Stored
-from dielet.errors import DamagedFile, MissingFile, Unsupported
+from dielet.checkpoint.weight_files import WeightFiles
+from dielet.errors import DamagedFile, MissingFile
 
-_INDEX = "model.safetensors.index.json"
-_SHARD = re.compile(r"\w[\w.-]*\.safetensors", re.ASCII)
 _ID = re.compile(r"[0-9]{1,9}")
 _DECODERS = ("model.language_model.", "language_model.", "lm_head.", "model.layers.")
 _IGNORED = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")  # buffers, not weights
@@ -42,8 +39,7 @@ class HuggingFaceCheckpoint(Checkpoint):
         if self.spec.name != directory.resolve().name:
             self.source = f"{self.spec.name} ({self.source})"
         self._directory = directory
-        self._where, files = _open_files(directory)
-        self._files = {name: file for file in files for name in file.shapes}
+        self._files = WeightFiles(directory, _quantization(directory))
         self._nested = is_nested(read_json(directory / "config.json"))
         self._layout = Stored(self.spec)
         self._experts = {
@@ -53,55 +49,51 @@ class HuggingFaceCheckpoint(Checkpoint):
         self._account()
 
     def _account(self) -> None:
+        where, found = self._files.where, self._files.shapes
         shapes = {self._name(name): shape for name, shape in self._layout.shapes.items()}
-        found = {name: file.shapes[name] for name, file in self._files.items()}
         head = self._name(HEAD)
         tied_head = self.spec.tied and head in found
         ignored = (*_IGNORED, *self._roles.ignore)
 
         def ignorable(name: str) -> bool:
             other = self._nested and not name.startswith(_DECODERS)
-            return other or name.endswith(ignored) or (tied_head and name == head)
+            if other or name.endswith(ignored) or (tied_head and name == head):
+                return True
+            return self._files.is_unused(name)
 
-        account_for(self._where, shapes, found, ignorable)
+        account_for(where, shapes, found, ignorable)
         for name in self.names():
             self.tensor(name)  # refuses a dtype that cannot be read
-        if tied_head:
-            embedding = self._file_tensor(self._stored[EMBEDDING])
-            if not embedding.same_bytes(self._file_tensor(head)):
-                raise DamagedFile(
-                    f"{self._where}: tie_word_embeddings is true, yet {head} differs from "
-                    f"{self._stored[EMBEDDING]}; set it to false in config.json if that is meant"
-                )
+        if tied_head and not self._files.same(self._stored[EMBEDDING], head):
+            raise DamagedFile(
+                f"{where}: tie_word_embeddings is true, yet {head} differs from "
+                f"{self._stored[EMBEDDING]}; set it to false in config.json if that is meant"
+            )
 
     @cached_property
     def identity(self) -> str:
         parts = self.tokenizer_files() | {"end of text": repr(self.eos_ids).encode()}
-        files = {file.path.name: file.file.stamp for file in self._files.values()}
-        parts |= {name: files[name] for name in sorted(files)}
+        parts |= {file.path.name: file.file.stamp for file in self._files.files}
         return content_identity(parts)
 
     def _name(self, canonical: str) -> str:
         """What the files call a tensor."""
         name = self._roles.tensor(hugging_face_name(canonical))
-        if not self._nested or name in self._files:
+        if not self._nested or name in self._files.shapes:
             return name
         candidates = [f"model.language_model.{name.removeprefix('model.')}"]
         candidates.append(f"language_model.{name}")
-        return next((c for c in candidates if c in self._files), name)
+        return next((c for c in candidates if c in self._files.shapes), name)
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._layout.own)
 
     def tensor(self, name: str) -> Source:
         if name in self._experts:
-            return Stacked(name, tuple(map(self._file_tensor, self._experts[name])))
-        tensor = self._layout.part(name, self._file_tensor(self._stored[name]))
+            return Stacked(name, tuple(map(self._files.tensor, self._experts[name])))
+        tensor = self._layout.part(name, self._files.tensor(self._stored[name]))
         norm = len(tensor.shape) == 1 and name.endswith(".weight")
         return Raised(tensor, 1.0) if norm and self.spec.model_type == "gemma3_text" else tensor
-
-    def _file_tensor(self, name: str) -> FileTensor:
-        return self._files[name].tensor(name)
 
     def tokenizer_files(self) -> dict[str, bytes]:
         return directory_files(self._directory)
@@ -122,6 +114,15 @@ def directory_spec(directory: Path, roles: Roles | None = None) -> ModelSpec:
         eos = read_json(directory / "generation_config.json").tokens("eos_token_id")
     eos += _eos_of_tokenizer(directory)
     return spec_from_config(config, model_name(directory), eos)
+
+
+def _quantization(directory: Path) -> Quantization | None:
+    """How the weights are quantised; some older GPTQ checkpoints say it in a file of its own."""
+    config = decoder_entries(read_json(directory / "config.json"))
+    path = directory / "quantize_config.json"
+    if config.values.get("quantization_config") is None and path.is_file():
+        return quantization(read_json(path), default="gptq")
+    return read_quantization(config)
 
 
 def model_name(directory: Path) -> str:
@@ -216,43 +217,3 @@ def _chat_template(directory: Path) -> str | None:
     if not isinstance(chosen, str):
         raise DamagedFile(f"{path}: chat_template is neither a text nor a list of named texts")
     return chosen
-
-
-def _open_files(directory: Path) -> tuple[str, list[SafetensorsFile]]:
-    """The weight files, and what to call them together."""
-    single = directory / "model.safetensors"
-    if single.is_file():
-        return str(single), [SafetensorsFile(single)]
-    index = directory / _INDEX
-    if index.is_file():
-        return str(index), _open_shards(directory, read_json(index))
-    pickles = sorted(p.name for p in directory.glob("*.bin"))
-    if pickles:
-        raise Unsupported(
-            f"{directory} has its weights in {pickles[0]}, a pickle, which could run code when "
-            "read; convert it to safetensors (transformers: save_pretrained)"
-        )
-    raise MissingFile(f"{directory} has neither model.safetensors nor {_INDEX}")
-
-
-def _open_shards(directory: Path, index: Entries) -> list[SafetensorsFile]:
-    weight_map: dict[str, Any] = index.get("weight_map", dict)
-    for tensor, name in weight_map.items():
-        if not isinstance(name, str) or not _SHARD.fullmatch(name):
-            raise DamagedFile(
-                f"{index.where}: tensor {shown(tensor)} lies in {shown(name)!r}, "
-                "which is not the name of a file beside it"
-            )
-    shards = {name: SafetensorsFile(directory / name) for name in sorted(set(weight_map.values()))}
-    for tensor, name in weight_map.items():
-        if tensor not in shards[name].shapes:
-            raise DamagedFile(f"{index.where}: tensor {shown(tensor)} is not in {name} as it says")
-    seen: dict[str, str] = {}
-    for name, shard in shards.items():
-        for tensor in shard.shapes:
-            if tensor in seen:
-                raise DamagedFile(
-                    f"{index.where}: tensor {shown(tensor)} is in both {seen[tensor]} and {name}"
-                )
-            seen[tensor] = name
-    return list(shards.values())

@@ -13,6 +13,7 @@ from dielet.checkpoint.filemap import FileMap
 from dielet.checkpoint.names import shown
 from dielet.checkpoint.source import FileTensor
 from dielet.errors import DamagedFile, Unsupported
+from dielet.formats.fp8 import FP8
 from dielet.formats.ggml import BY_NAME
 
 _HEADER_LIMIT = 100_000_000  # the format's own
@@ -22,6 +23,7 @@ _BITS = {
     "F16": 16, "BF16": 16, "F32": 32, "F64": 64, "C64": 64,
 }  # fmt: skip
 READABLE_DTYPES = ("BF16", "F16", "F32")
+_BLOCKS = BY_NAME | FP8
 
 
 class SafetensorsFile:
@@ -41,15 +43,18 @@ class SafetensorsFile:
         self._check_coverage()
         self.shapes = {name: shape for name, (_, shape, _, _) in self._entries.items()}
 
-    def tensor(self, name: str) -> FileTensor:
-        """The tensor; raises Unsupported for a dtype that is not a floating-point one we read."""
+    def dtype(self, name: str) -> str:
+        """What the file calls the tensor's number format."""
+        return self._entries[name][0]
+
+    def tensor(self, name: str, dtypes: tuple[str, ...] = READABLE_DTYPES) -> FileTensor:
+        """The tensor; raises Unsupported for a dtype that is none of `dtypes`."""
         dtype, shape, begin, _ = self._entries[name]
-        if dtype not in READABLE_DTYPES:
+        if dtype not in dtypes:
             raise Unsupported(
-                f"{self.path}: tensor {shown(name)} is {dtype}; "
-                f"supported: {', '.join(READABLE_DTYPES)}"
+                f"{self.path}: tensor {shown(name)} is {dtype}; supported: {', '.join(dtypes)}"
             )
-        return FileTensor(name, shape, BY_NAME[dtype], self.file, self._data + begin)
+        return FileTensor(name, shape or (1,), _BLOCKS[dtype], self.file, self._data + begin)
 
     def _read_header(self) -> tuple[bytes, int]:
         if self.file.size < 8:

@@ -141,7 +141,7 @@ def test_special_tokens_are_kept_as_transformers_reads_them(tmp_path):
         ({"model_type": "mamba"}, "config.json: model_type 'mamba' is not supported; supported: g"),
         ({"use_sliding_window": True}, "use_sliding_window is true"),
         ({"layer_types": ["sliding_attention"] * 2}, "layer_types has sliding_attention in layers"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantised with 'gptq'"),
+        ({"quantization_config": {"quant_method": "hqq"}}, "quantised with 'hqq'"),
         ({"rope_scaling": {"type": "mrope", "factor": 2.0}}, "rope_type 'mrope'"),
         ({"partial_rotary_factor": 0.1}, "partial_rotary_factor is 0.1"),
         ({"hidden_act": "gelu"}, "activation 'gelu'"),
@@ -382,7 +382,7 @@ def test_directories_without_weights(tmp_path):
     with pytest.raises(MissingFile, match=r"neither model\.safetensors nor"):
         open_checkpoint(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(Unsupported, match=r"pytorch_model\.bin, a pickle"):
+    with pytest.raises(Unsupported, match=r"pytorch_model\.bin is a pickle"):
         open_checkpoint(tmp_path)
 
 

@@ -1,0 +1,151 @@
+"""Linears of 4-bit codes, in which runs of inputs share a scale and a zero point.
+
+The value of a code q is scale * (q - zero).  Files have such weights transposed, [K, N], eight
+codes in each 32-bit word.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dielet.checkpoint.names import shown
+from dielet.checkpoint.safetensors import SafetensorsFile
+from dielet.checkpoint.source import FileTensor, Source, check_finite
+from dielet.errors import DamagedFile
+from dielet.formats.ggml import Codes, dequantize
+from dielet.formats.packed import GROUPS, WeightFormat
+
+U8 = NDArray[np.uint8]
+U32 = NDArray[np.uint32]
+Files = Mapping[str, SafetensorsFile]  # by the name of each tensor that they have
+WORDS = ("I32",)
+_RUNS = tuple(sorted(GROUPS, reverse=True))
+_MIDDLE = 8  # the zero point of a symmetric format, and that of our int4
+
+
+@dataclass(frozen=True, eq=False)
+class Grouped(Source):
+    """`group_of`: which group each input is in, [K]; scales: [groups, N]."""
+
+    name: str
+    shape: tuple[int, ...]
+    qweight: FileTensor
+    qzeros: FileTensor
+    scales: FileTensor
+    group_of: NDArray[np.intp]
+
+    @property
+    def where(self) -> str:
+        return self.qweight.where
+
+    @abstractmethod
+    def _codes(self, lo: int, hi: int) -> U8:
+        """Of rows lo..hi-1: [hi - lo, K]."""
+
+    @abstractmethod
+    def _zeros(self, lo: int, hi: int) -> U8:
+        """Of rows lo..hi-1: [hi - lo, groups]."""
+
+    def _scales(self, lo: int, hi: int) -> NDArray[np.float32]:
+        """Of rows lo..hi-1: [hi - lo, groups]."""
+        return np.ascontiguousarray(dequantize(self.scales.block, self.scales.columns(lo, hi)).T)
+
+    def rows(self, lo: int, hi: int) -> NDArray[np.float32]:
+        values = self._codes(lo, hi).astype(np.float32)
+        zeros, scales = self._zeros(lo, hi).astype(np.float32), self._scales(lo, hi)
+        first = self.group_of[:: self._run]
+        by_run = values.reshape(hi - lo, len(first), self._run)
+        by_run -= zeros[:, first, None]
+        with np.errstate(invalid="ignore"):  # who asked looks for NaN
+            by_run *= scales[:, first, None]
+        return values
+
+    @cached_property
+    def _run(self) -> int:
+        """The longest of 128, 64, 32 and 1 such that runs of so many inputs are in one group."""
+        return next((run for run in _RUNS if _is_run(self.group_of, run)), 1)
+
+    @property
+    def exact_formats(self) -> tuple[WeightFormat, ...]:
+        return self._formats[0]
+
+    @property
+    def kept_formats(self) -> tuple[WeightFormat, ...]:
+        return self._formats[1]
+
+    @cached_property
+    def _formats(self) -> tuple[tuple[WeightFormat, ...], tuple[WeightFormat, ...]]:
+        groups = [group for group in _RUNS if group <= self._run]
+        if not groups or not self._half_scales:
+            return (), ()
+        int8 = tuple(WeightFormat("int8", group) for group in groups)
+        zeros = self._zeros(0, self.N)
+        if (zeros == _MIDDLE).all():
+            exact = (*(WeightFormat("int4", group) for group in groups), *int8)
+            return exact, exact
+        int4 = tuple(WeightFormat("int4", group, minimum=True) for group in groups)
+        kept = (*int4, *int8)
+        return kept if _is_half(self._scales(0, self.N) * zeros) else int8, kept
+
+    @cached_property
+    def _half_scales(self) -> bool:
+        return self.scales.kind == "f16" or _is_half(self._scales(0, self.N))
+
+    def blocks(self, lo: int, hi: int, fmt: WeightFormat | None = None) -> Codes:
+        fmt = fmt or self.kept_formats[0]
+        assert fmt in self.kept_formats, f"{self.name} cannot be kept in {fmt.name}"
+        first = self.group_of[:: fmt.group]
+        codes = self._codes(lo, hi)
+        zeros, scales = self._zeros(lo, hi)[:, first], self._scales(lo, hi)[:, first]
+        stored, minimum = scales.astype(np.float16), None
+        check_finite(stored, f"{self.name} rows {lo}..{hi - 1}")
+        if fmt.minimum:
+            with np.errstate(over="ignore"):
+                minimum = (-scales * zeros).astype(np.float16)
+            check_finite(minimum, f"{self.name} rows {lo}..{hi - 1}")
+        elif fmt.kind == "int8":
+            by_run = codes.reshape(hi - lo, len(first), fmt.group)
+            by_run += (np.uint8(fmt.zero_point) - zeros)[..., None]
+        return Codes(codes, stored, minimum)
+
+
+def _is_half(numbers: NDArray[np.float32]) -> bool:
+    """Whether float16 holds these very numbers."""
+    with np.errstate(over="ignore"):
+        return np.array_equal(numbers.astype(np.float16), numbers, equal_nan=True)
+
+
+def _is_run(group_of: NDArray[np.intp], run: int) -> bool:
+    if len(group_of) % run:
+        return False
+    runs = group_of.reshape(-1, run)
+    return bool((runs == runs[:, :1]).all())
+
+
+@lru_cache(maxsize=16)
+def in_order(K: int, group: int) -> NDArray[np.intp]:
+    """The group of each of K inputs, of which `group` after `group` share one; -1: all of them."""
+    return np.arange(K, dtype=np.intp) // (K if group == -1 else group)
+
+
+def part(files: Files, name: str, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> FileTensor:
+    """A tensor that a quantised linear must have.  Raises DamagedFile, Unsupported."""
+    file = files.get(name)
+    stem = name.rpartition(".")[0]
+    if file is None:
+        raise DamagedFile(f"{_some(files, stem)}: {shown(stem)} is quantised, but has no {name}")
+    if file.shapes[name] != shape:
+        raise DamagedFile(
+            f"{file.path}: {shown(name)} is {list(file.shapes[name])}, expected {list(shape)}"
+        )
+    return file.tensor(name, dtypes)
+
+
+def _some(files: Files, stem: str) -> str:
+    return next((str(f.path) for n, f in files.items() if n.startswith(stem + ".")), stem)
