@@ -74,9 +74,11 @@ def _endpoint() -> str:
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
-    if not usable or not endpoint.isprintable() or " " in endpoint:
+    if not usable or not endpoint.isprintable() or " " in endpoint or "@" in endpoint:
+        shown = endpoint.rpartition("@")[2][:100]  # what stands before may be a password
         raise UsageError(
-            f"HF_ENDPOINT is {endpoint[:100]!r}; give an address such as https://huggingface.co"
+            f"HF_ENDPOINT is {shown!r}; give an address such as https://huggingface.co, without a "
+            "name or a password"
         )
     return endpoint
 

@@ -326,11 +326,14 @@ def test_the_address_may_have_a_path(hub: Hub, monkeypatch):
         fetched()
 
 
-@pytest.mark.parametrize("value", ["ftp://host", "host", "http://", "http://[", "http://a b"])
+@pytest.mark.parametrize(
+    "value", ["ftp://host", "host", "http://", "http://[", "http://a b", "http://me:secret@host"]
+)
 def test_an_address_that_is_none_is_named(hub: Hub, monkeypatch, value: str):
     monkeypatch.setenv("HF_ENDPOINT", value)
-    with pytest.raises(UsageError, match=r"HF_ENDPOINT is '.*give an address such as https"):
+    with pytest.raises(UsageError, match=r"HF_ENDPOINT is '.*give an address") as error:
         fetched()
+    assert "secret" not in str(error.value)
 
 
 @pytest.mark.parametrize("value", ["soon", "0", "-1", "nan", "inf"])

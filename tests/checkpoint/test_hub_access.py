@@ -85,6 +85,13 @@ def test_a_token_that_cannot_be_sent_is_not_shown(hub: Hub, monkeypatch, token: 
     assert "hf_" not in str(error.value)
 
 
+def test_a_proxy_is_gone_through(hub: Hub, monkeypatch):
+    monkeypatch.setenv("http_proxy", hub.address)
+    monkeypatch.setenv("HF_ENDPOINT", "http://hub.example")
+    assert "the hub has no model some/model" in complaint(), "so says the server as a proxy"
+    assert hub.seen[0].path.startswith("http://hub.example/api/models/some/model/revision/main")
+
+
 def test_a_model_that_is_missing(hub: Hub, monkeypatch):
     assert complaint() == (
         "the hub has no model some/model, or it is private; check the name, or, for one that is "

@@ -11,11 +11,13 @@ import signal
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections import namedtuple
 from pathlib import Path
 
 import pytest
+from huggingface_hub.utils import WeakFileLock
 
 from dielet.checkpoint import hub_client, hub_download
 from dielet.checkpoint.hub import from_hub
@@ -296,6 +298,22 @@ def test_two_processes_fetch_one_file_once(hub: Hub, cache: Path):
     assert whole(cache) and ranges(hub) == [None]
 
 
+def test_huggingface_hub_keeps_to_the_same_lock(hub: Hub, cache: Path):
+    hub.add(NAME, FILES)
+    lock = cache / ".locks" / "models--some--model" / f"{SHA256}.lock"
+    lock.parent.mkdir(parents=True)
+    fetching = threading.Thread(target=fetched)
+    with WeakFileLock(lock):
+        fetching.start()
+        deadline = time.monotonic() + 30
+        while not hub.gets("config.json") and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        assert not hub.gets("model.safetensors"), "somebody else is at it"
+    fetching.join(30)
+    assert whole(cache)
+
+
 @pytest.mark.usefixtures("usual_signals")
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
@@ -417,6 +435,13 @@ def test_a_listing_that_is_none(hub: Hub, cache: Path, body: bytes, message: str
     hub.fail("/api/", 1, lambda handler, seen: handler.reply(200, body, {}))
     assert message in complaint(DamagedFile)
     assert not cache.exists()
+
+
+def test_a_listing_that_takes_for_ever(hub: Hub, monkeypatch):
+    hub.add(NAME, FILES)
+    monkeypatch.setattr(hub_client, "_LISTING_SECONDS", -1)
+    assert "the hub's listing took longer than -1 s; try again later" in complaint()
+    assert len(hub.seen) == 4
 
 
 @pytest.mark.parametrize(
