@@ -40,7 +40,7 @@ def settle_compiled(directory: Path, config: RBLNDecoderOnlyModelForCausalLMConf
     options = CompileOptions(device=wanted.device, num_devices=wanted.num_devices)
     found = open_compiled(directory, options)
     most = config.max_seq_len // config.kvcache_block_size * config.batch_size
-    _settle(Planner(found.spec, found.tensors, found.options), config, most)
+    _settle(Planner(found.spec, found.tensors, found.options, int8=found.int8), config, most)
 
 
 def _settle(planner: Planner, config: RBLNDecoderOnlyModelForCausalLMConfig, most: int) -> None:

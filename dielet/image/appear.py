@@ -30,6 +30,14 @@ def appearing(target: Path) -> Iterator[Path]:
 
     Raises DieletError for what the disk refuses; then nothing is left and `target` is as before.
     """
+    with beside(target) as directory:
+        yield directory
+        _move(directory, target)
+
+
+@contextmanager
+def beside(target: Path) -> Iterator[Path]:
+    """Yield a directory on `target`'s disk that is gone when the block ends; errors as above."""
     workshop: Path | None = None
     lock = -1
     try:
@@ -40,7 +48,6 @@ def appearing(target: Path) -> Iterator[Path]:
         directory.mkdir()
         directory.chmod(0o755)
         yield directory
-        _move(directory, target)
     except DieletError:
         raise  # MissingFile is an OSError too, and not about this directory
     except OSError as error:
@@ -67,6 +74,9 @@ def _make(target: Path) -> tuple[Path, int]:
             lock = os.open(workshop / _MARK, os.O_CREAT | os.O_RDWR, 0o600)
         except FileNotFoundError:
             continue  # another process swept it while it was empty
+        except OSError:
+            workshop.rmdir()
+            raise
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (workshop / _MARK).exists():
             return workshop, lock

@@ -20,10 +20,11 @@ from dielet.checkpoint.source import Source
 from dielet.errors import DamagedFile
 from dielet.formats.packed import PANEL, WeightFormat, pack
 from dielet.formats.quantize import quantize_rows
+from dielet.image.accuracy import Calibration
 from dielet.image.appear import appearing
 from dielet.image.file import HashingWriter, write_image
 from dielet.image.manifest import NAME, SCHEMA, FileEntry, Manifest, ProgramSummary, remember_files
-from dielet.image.names import COS, DECODER, DEVICE, HEAD, SIN, TABLE
+from dielet.image.names import ACCURACY, COS, DECODER, DEVICE, HEAD, SIN, TABLE
 from dielet.image.options import CompileOptions
 from dielet.image.plan import HEAD_PARAMETER, ModelPlan, plan_model
 from dielet.image.replace import check_replaceable
@@ -62,33 +63,46 @@ def compile_checkpoint(
     out: str | Path,
     options: CompileOptions,
     progress: Progress | None = None,
+    calibration: Calibration | None = None,
 ) -> Path:
     """Write the model directory `out`; it appears when it is complete, never before.
+
+    `calibration`: what `options.calibrate` came to; the text itself is not read here.
 
     Raises UsageError when `out` exists and is not a directory that dielet compiled, or has files
     of somebody else in it.
     """
     target = Path(out)
-    plan = plan_checkpoint(checkpoint, options)
+    calibration = calibration or Calibration()
+    plan = plan_checkpoint(checkpoint, options, calibration.int8)
     check_replaceable(target)
     with appearing(target) as directory:
-        writer = _Writer(checkpoint, plan, directory, progress or (lambda done, total, name: None))
+        report = progress or (lambda done, total, name: None)
+        writer = _Writer(checkpoint, plan, directory, report, calibration)
         writer.write()
         check_replaceable(target)  # which took a while
         remember_files(directory, target, writer.files)
     return target
 
 
-def plan_checkpoint(checkpoint: Checkpoint, options: CompileOptions) -> ModelPlan:
+def plan_checkpoint(
+    checkpoint: Checkpoint, options: CompileOptions, int8: frozenset[str] = frozenset()
+) -> ModelPlan:
     tensors = {name: checkpoint.tensor(name) for name in checkpoint.names()}
-    return plan_model(checkpoint.spec, tensors, options)
+    return plan_model(checkpoint.spec, tensors, options, int8)
 
 
 class _Writer:
     def __init__(
-        self, checkpoint: Checkpoint, plan: ModelPlan, directory: Path, progress: Progress
+        self,
+        checkpoint: Checkpoint,
+        plan: ModelPlan,
+        directory: Path,
+        progress: Progress,
+        calibration: Calibration,
     ) -> None:
         self.checkpoint, self.plan, self.directory = checkpoint, plan, directory
+        self.calibration = calibration
         self.files: dict[str, FileEntry] = {}
         self.done = 0
         self.total = plan.decoder.nbytes + plan.head.nbytes + plan.embedding_bytes
@@ -106,6 +120,10 @@ class _Writer:
                 out.write(_npy_header(table.dtype, table.shape))
                 out.write(np.ascontiguousarray(table).reshape(-1).view(np.uint8))
         others = {DEVICE: self.plan.device.text.encode(), **self.checkpoint.tokenizer_files()}
+        if self.calibration.accuracy is not None:
+            others[ACCURACY] = msgspec.json.format(
+                msgspec.json.encode(self.calibration.accuracy), indent=1
+            )
         for name, data in others.items():
             with self._file(name) as out:
                 out.write(data)
@@ -131,9 +149,10 @@ class _Writer:
             fmt = WeightFormat.parse(share.format)
             inputs = None if share.K == source.K else (share.k_lo, share.k_lo + share.K)
             outputs = source.N // share.experts
+            importance = self.calibration.importance.get(share.parameter)
             for expert in range(share.experts):
                 lo, hi = (expert * outputs + edge for edge in (share.lo, share.hi))
-                yield from self._counted(packed_bytes(source, fmt, lo, hi, inputs))
+                yield from self._counted(packed_bytes(source, fmt, lo, hi, inputs, importance))
         else:
             yield from self._counted(
                 iter([_vector(source, source.where or self.checkpoint.source)])
@@ -191,12 +210,15 @@ def packed_bytes(
     lo: int,
     hi: int,
     inputs: tuple[int, int] | None = None,
+    importance: NDArray[np.float32] | None = None,
 ) -> Iterator[NDArray[np.uint8]]:
     """Rows [lo, hi) of a tensor in `fmt`, as packed bytes, a block of panels at a time.
 
-    `inputs`: only these columns, in whole groups.
+    `inputs`: only these columns, in whole groups.  `importance` [K]: of every column, for what
+    has to be quantised.
     """
     first, last = inputs or (0, source.K)
+    columns = None if importance is None else importance[first:last]
     step = max(1, _BLOCK_WEIGHTS // (source.K * PANEL)) * PANEL
     for start in range(lo, hi, step):
         end = min(hi, start + step)
@@ -211,7 +233,9 @@ def packed_bytes(
             packed = pack(fmt, values, scale, minimum)
         else:
             rows = _part(source, start, first, last)
-            packed = quantize_rows(fmt, rows, end - start, last - first, name=source.name)
+            packed = quantize_rows(
+                fmt, rows, end - start, last - first, name=source.name, importance=columns
+            )
         yield packed.reshape(-1).view(np.uint8)
 
 

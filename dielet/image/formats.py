@@ -31,6 +31,11 @@ def default_weights(linears: Mapping[str, Stored]) -> str:
     return max(sorted(set(kinds)), key=kinds.count) if kinds else "bf16"
 
 
+def int8_beside(name: str, source: Stored, fmt: WeightFormat) -> WeightFormat:
+    """int8 for a linear in place of its int4 format `fmt`: both read the same activations."""
+    return choose_format(name, source, "int8", fmt.group)
+
+
 def choose_format(
     name: str,
     source: Stored,

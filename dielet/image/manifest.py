@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -203,6 +204,11 @@ def remember_files(directory: Path, target: Path, files: dict[str, FileEntry]) -
     known.save()
 
 
+def forget_files(target: Path) -> None:
+    """Undo `remember_files` for a directory that is about to go."""
+    _Verified(target).forget()
+
+
 def file_sha256(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
@@ -241,6 +247,10 @@ class _Verified:
             temporary.replace(self._path)
         except OSError:
             pass  # a cache that cannot be written costs time, not correctness
+
+    def forget(self) -> None:
+        with suppress(OSError):  # it is a small file of a cache
+            self._path.unlink(missing_ok=True)
 
     @staticmethod
     def _mark(path: Path, sha256: str) -> str:

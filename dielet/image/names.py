@@ -7,6 +7,7 @@ COS = "cos_weight.npy"
 SIN = "sin_weight.npy"
 FILES = (DECODER, HEAD, TABLE, COS, SIN)
 DEVICE = "device.toml"
+ACCURACY = "accuracy.json"  # of a calibrated model
 
 # What people and the interfaces of `compat` put beside them for other programs: every compilation
 # or `save_pretrained` makes them anew.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -29,6 +30,8 @@ class CompileOptions:
     program.  kv_ladder: KV capacities with a program each; the last one is max_seq_len.
     kv: number format of the key and value cache, bf16 by default.
     roles: a file that says how a checkpoint of an unknown family names things (docs/models.md).
+    calibrate: a text by which int4 scales are chosen; int8_budget: by how many percent the linears
+    may grow for those that lose most to be kept in int8.
     batch_sizes: sequences that one decode program takes, each with programs of its own; 1 is
     always among them.  layers: compile only the first so many.  random_weights: a seed, instead
     of a checkpoint's.
@@ -49,8 +52,12 @@ class CompileOptions:
     layers: int | None = None
     random_weights: int | None = None
     roles: str | None = None
+    calibrate: str | None = None
+    int8_budget: float | None = None
 
     def __post_init__(self) -> None:
+        for name, kind, what in _KINDS:
+            _of_kind(name, getattr(self, name), kind, what)
         _one_of("weights", self.weights, WEIGHTS)
         _one_of("group", self.group, GROUPS)
         if self.group is not None and self.weights == "bf16":
@@ -59,12 +66,13 @@ class CompileOptions:
         _one_of("partition", self.partition, PLANS)
         if self.minimum is not None and self.weights == "bf16":
             raise UsageError("minimum goes with int8 or int4 weights; bf16 has none")
+        _check_calibration(self)
         _in_range("chiplets", self.chiplets, 1, 64)
         _in_range("num_devices", self.num_devices, 1, 64)
         _in_range("layers", self.layers, 1, 1 << 10)
         _in_range("max_seq_len", self.max_seq_len, 32, 1 << 22)
         _in_range("prefill_chunk", self.prefill_chunk, CHUNK_UNIT, 4096)
-        if self.prefill_chunk % CHUNK_UNIT:
+        if self.prefill_chunk is None or self.prefill_chunk % CHUNK_UNIT:
             raise UsageError(
                 f"prefill_chunk {self.prefill_chunk} must be a multiple of {CHUNK_UNIT}"
             )
@@ -128,6 +136,40 @@ def _check_ladder(rungs: tuple[int, ...], max_seq_len: int | None) -> None:
         raise UsageError(f"kv_ladder {rungs} must be rising multiples of 32")
     if max_seq_len is not None and rungs[-1] != max_seq_len:
         raise UsageError(f"kv_ladder ends at {rungs[-1]}; it must end at max_seq_len {max_seq_len}")
+
+
+def _check_calibration(options: CompileOptions) -> None:
+    budget = options.int8_budget
+    if options.calibrate is not None and options.weights != "int4":
+        said = f"weights are {options.weights}" if options.weights else "weights are not said"
+        raise UsageError(f"calibrate goes with int4 weights; {said}, use weights=int4")
+    if budget is None:
+        return
+    if options.calibrate is None:
+        raise UsageError(f"int8_budget {budget!r} needs a calibration text; give calibrate too")
+    if type(budget) not in (int, float) or not 0 < budget <= 100:
+        raise UsageError(f"int8_budget is {budget!r}; it must be above 0, at most 100 (percent)")
+
+
+_PATH = (str, os.PathLike)
+_KINDS: tuple[tuple[str, tuple[type, ...], str], ...] = (
+    ("device", _PATH, "the name of a device, or a path"),
+    ("minimum", (bool,), "True or False"),
+    ("kv_ladder", (tuple, list), "a tuple of whole numbers"),
+    ("batch_sizes", (tuple, list), "a tuple of whole numbers"),
+    ("random_weights", (int,), "a whole number"),
+    ("roles", _PATH, "the path of a file"),
+    ("calibrate", _PATH, "the path of a file"),
+    ("int8_budget", (int, float), "a number of percent"),
+)
+
+
+def _of_kind(name: str, value: Any, kind: tuple[type, ...], what: str) -> None:
+    """Raise UsageError for a value from Python that no command line could give."""
+    numbers = value if isinstance(value, tuple | list) else ()
+    wrong = not isinstance(value, kind) or not all(type(number) is int for number in numbers)
+    if value is not None and wrong:
+        raise UsageError(f"{name} is {value!r:.80}; it must be {what}")
 
 
 def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
@@ -15,7 +16,7 @@ from dielet.errors import UsageError
 from dielet.formats.packed import WeightFormat
 from dielet.graph import Graph, assign_formats, fuse, matrices, verify_graph
 from dielet.image.capacity import check_capacity, check_shared, memory_by_chiplet
-from dielet.image.formats import Stored, choose_format, default_weights
+from dielet.image.formats import Stored, choose_format, default_weights, int8_beside
 from dielet.image.options import CompileOptions
 from dielet.models import build_decoder, build_head
 from dielet.partition import Division, divide
@@ -76,14 +77,22 @@ class ModelPlan:
 
 
 def plan_model(
-    spec: ModelSpec, tensors: Mapping[str, Stored], options: CompileOptions
+    spec: ModelSpec,
+    tensors: Mapping[str, Stored],
+    options: CompileOptions,
+    int8: frozenset[str] = frozenset(),
 ) -> ModelPlan:
     """Compile `spec` up to its programs; `tensors` are the checkpoint's, by canonical name.
 
-    Raises CapacityError when the device has too little memory.
+    `int8`: the linears of an int4 model that are kept in int8.  Raises CapacityError when the
+    device has too little memory.
     """
-    planner = Planner(spec, tensors, options)
-    check_capacity(planner, lambda **changes: Planner(spec, tensors, replace(options, **changes)))
+
+    def planned(**changes: Any) -> Planner:
+        return Planner(spec, tensors, replace(options, **changes), int8=int8)
+
+    planner = planned()
+    check_capacity(planner, planned)
     programs = planner.programs()
     check_shared(planner.device, programs)
     return planner.plan(programs)
@@ -98,8 +107,9 @@ class Planner:
         tensors: Mapping[str, Stored],
         options: CompileOptions,
         device: Device | None = None,
+        int8: frozenset[str] = frozenset(),
     ) -> None:
-        """`device`: instead of the one that the options name."""
+        """`device`: instead of the one that the options name.  `int8`: as for `plan_model`."""
         if options.layers is not None:
             if options.layers > spec.layers:
                 raise UsageError(
@@ -118,7 +128,7 @@ class Planner:
         self.chunk = options.prefill_chunk
         self.batch_sizes = options.resolved_batch_sizes()
         graph = fuse(build_decoder(spec, 1))
-        self.formats, self.weights = _formats(spec, tensors, graph, options)
+        self.formats, self.weights = _formats(spec, tensors, graph, options, int8)
         decode, head = self._divided(build_decoder(spec, 1)), self._divided(build_head(spec))
         tied = frozenset({HEAD_PARAMETER}) if spec.tied else frozenset[str]()
         self.decoder = plan_weights(decode, self.formats, "weights", frozenset())
@@ -190,13 +200,22 @@ class Planner:
 
 
 def _formats(
-    spec: ModelSpec, tensors: Mapping[str, Stored], graph: Graph, options: CompileOptions
+    spec: ModelSpec,
+    tensors: Mapping[str, Stored],
+    graph: Graph,
+    options: CompileOptions,
+    int8: frozenset[str],
 ) -> tuple[dict[str, WeightFormat], str]:
     """The format of every linear and of the embedding; a tied head has the embedding's."""
     linears = {name: tensors[name] for n in graph.nodes for name in matrices(n)}
     weights = options.weights or default_weights(linears)
     group, minimum = options.group, options.minimum
     formats = {name: choose_format(name, t, weights, group, minimum) for name, t in linears.items()}
+    formats |= {
+        name: int8_beside(name, linears[name], formats[name])
+        for name in int8 & set(formats)
+        if formats[name].kind == "int4"
+    }
     # Which experts are chosen hangs on small differences, and the router is small.
     formats |= {name: WeightFormat("bf16") for name in linears if name.endswith(ROUTER)}
     formats[EMBEDDING] = choose_format(EMBEDDING, tensors[EMBEDDING], weights, group, minimum, True)
