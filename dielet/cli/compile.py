@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dielet.cli.console import Console, duration, size, table
 from dielet.cli.models import compile_into
-from dielet.cli.parser import place, whole_numbers
+from dielet.cli.parser import add_revision, at_revision, percent, place, whole_numbers
 from dielet.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "src", type=place, metavar="SRC", help="HF directory, hub id, or .gguf file"
     )
+    add_revision(parser)
     parser.add_argument(
         "-o", "--out", type=place, metavar="DIR",
         help="the model directory to write; a link is followed",
@@ -73,6 +74,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--roles", type=place, metavar="FILE.toml",
         help="how a checkpoint of an unknown family names its tensors and settings",
     )  # fmt: skip
+    parser.add_argument(
+        "--calibrate", type=place, metavar="FILE",
+        help="a text of a few thousand words, by which int4 scales are chosen; its end measures",
+    )  # fmt: skip
+    parser.add_argument(
+        "--int8-budget", type=percent, metavar="PERCENT",
+        help="with --calibrate: linears that lose most stay int8; all grow by at most so much",
+    )  # fmt: skip
     parser.add_argument("--layers", type=int, metavar="N", help="only the first N")
     parser.add_argument(
         "--random-weights", type=int, metavar="SEED", help="SRC may then be a bare config.json"
@@ -89,7 +98,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
     options = CompileOptions.of(**{name: v for name, v in given.items() if v is not None})
     if args.out is None and not args.dry_run:
         raise UsageError("-o DIR is needed: the model directory to write (or --dry-run)")
-    checkpoint = open_source(args.src, options)
+    checkpoint = open_source(at_revision(args.src, args.revision), options)
     if args.dry_run:
         dry_run(checkpoint, options, console)
         return
@@ -99,9 +108,13 @@ def run(args: argparse.Namespace, console: Console) -> None:
 
 
 def finished(out: Path, seconds: float, console: Console) -> None:
+    from dielet.cli.accuracy import layer_lines, summary, totals
     from dielet.image import read_manifest
+    from dielet.image.accuracy import read_accuracy
+    from dielet.image.names import ACCURACY
 
     manifest = read_manifest(out)
+    accuracy = read_accuracy(out) if ACCURACY in manifest.files else None
     nbytes = {name: entry.nbytes for name, entry in manifest.files.items()}
     console.result(
         {
@@ -116,24 +129,31 @@ def finished(out: Path, seconds: float, console: Console) -> None:
             "programs": [program.name for program in manifest.programs],
             "bytes": nbytes,
             "memory": manifest.memory,
+            **({"accuracy": totals(accuracy)} if accuracy else {}),
         }
     )
     formats = ", ".join(f"{count} x {name}" for name, count in manifest.formats.items())
     rows = {
         "directory": f"{out} ({size(sum(nbytes.values()))})",
         "weights": f"{formats}; embedding {manifest.embedding_format}; cache {manifest.kv_format}",
+        **({"accuracy": summary(accuracy)} if accuracy else {}),
         "programs": f"{len(manifest.programs)}, for {manifest.chiplets} chiplets of "
         f"{manifest.device}, up to {manifest.max_seq_len} tokens",
         "next": f'dielet run {out} -p "who are you"',
     }
+    for line in layer_lines(accuracy) if accuracy else ():
+        console.detail(line)
     console.out(table(rows))
 
 
 def dry_run(checkpoint: Checkpoint, options: CompileOptions, console: Console) -> None:
+    from dielet.generate.calibration import read_calibration
     from dielet.generate.compiling import check_text
     from dielet.image import plan_checkpoint
 
     check_text(checkpoint)
+    if options.calibrate is not None:
+        read_calibration(checkpoint, Path(options.calibrate))  # refused now, not after an hour
     plan = plan_checkpoint(checkpoint, options)
     nbytes = {
         "decoder_model_fixed.img": plan.decoder.nbytes,
@@ -170,9 +190,18 @@ def dry_run(checkpoint: Checkpoint, options: CompileOptions, console: Console) -
         "memory when run": f"{size(sum(memory.values()))}, with one full sequence",
         **run_time,
         **_per_chiplet(plan),
-        "time to compile": f"about {duration(seconds)}",
+        "time to compile": f"about {duration(seconds)}"
+        + (", calibration not counted" if options.calibrate else ""),
+        **_budget(options),
     }
     console.out(table(rows))
+
+
+def _budget(options: CompileOptions) -> dict[str, str]:
+    """Which linears stay in int8 is known only once the text has been read."""
+    if options.int8_budget is None:
+        return {}
+    return {"int8 budget": f"up to {options.int8_budget:g} % more for the decoder's weights"}
 
 
 def _per_chiplet(plan: ModelPlan) -> dict[str, str]:

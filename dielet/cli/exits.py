@@ -19,9 +19,12 @@ SCRIPTS = "dielet exec"
 # Arguments by their Python names: those with a _ anywhere, words only where they are meant.
 _LONG = (
     "max_new_tokens|top_k|top_p|min_p|repetition_penalty|max_seq_len|prefill_chunk|kv_ladder|"
-    "batch_sizes|num_devices|random_weights"
+    "batch_sizes|num_devices|random_weights|int8_budget|prefix_cache_mb|context_shift"
 )
-_WORDS = "temperature|seed|stop|system|thinking|raw|speculate|threads|group|minimum|layers|chiplets"
+_WORDS = (
+    "temperature|seed|stop|system|thinking|raw|speculate|keep|threads|group|minimum|layers|chiplets|"
+    "calibrate"
+)
 _ARGUMENT = re.compile(
     rf"\b({_LONG}|(?:weights|kv)(?==))\b"
     rf"|^({_WORDS})(?= (is|has|needs|takes|goes|must|\d))|(?<=leave )({_WORDS})(?= out)"

@@ -1,4 +1,7 @@
-"""Print a program of a model directory: its commands, with operands, waits, signals and bytes."""
+"""Print a program of a model directory: its commands, with operands, waits, signals and bytes.
+
+Or what the calibration of a model came to.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--program", metavar="NAME", help="default: the decode program of the smallest KV capacity"
     )
     parser.add_argument("--chiplet", type=int, metavar="N", help="only this chiplet's commands")
+    parser.add_argument(
+        "--accuracy", action="store_true",
+        help="instead: what calibration came to, layer by layer (of a model with --calibrate)",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace, console: Console) -> None:
@@ -31,6 +38,9 @@ def run(args: argparse.Namespace, console: Console) -> None:
 
     directory = Path(args.model)
     manifest = read_manifest(directory)
+    if args.accuracy:
+        explain_accuracy(directory, console)
+        return
     program = read_program(directory, manifest, args.program)
     if args.chiplet is not None and not 0 <= args.chiplet < program.chiplets:
         raise UsageError(
@@ -41,6 +51,19 @@ def run(args: argparse.Namespace, console: Console) -> None:
         console.result(program_object(program, args.chiplet))
         return
     for line in explain(program, args.chiplet):
+        console.out(line)
+
+
+def explain_accuracy(directory: Path, console: Console) -> None:
+    import msgspec
+
+    from dielet.cli.accuracy import layer_lines, summary
+    from dielet.image.accuracy import read_accuracy
+
+    found = read_accuracy(directory)
+    console.result(msgspec.to_builtins(found))
+    console.out(summary(found))
+    for line in layer_lines(found):
         console.out(line)
 
 

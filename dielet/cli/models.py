@@ -99,7 +99,7 @@ def compile_into(
                 shown.append(stack.enter_context(console.progress("compile")))
             shown[0](done, total, name)
 
-        compile_usable(checkpoint, directory, options, report)
+        compile_usable(checkpoint, directory, options, report, console.note)
     seconds = perf_counter() - begin
     console.note(f"compiled in {duration(seconds)}")
     return seconds

@@ -60,6 +60,23 @@ def add_compress(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_revision(parser: argparse.ArgumentParser) -> None:
+    """Which state of a model of the hub."""
+    parser.add_argument(
+        "--revision", metavar="REV", help="of a hub id: branch, tag or commit; default: main"
+    )
+
+
+def at_revision(src: str, revision: str | None) -> str:
+    """`src` at the revision asked for, as one name."""
+    if revision is None:
+        return src
+    if os.path.exists(src) or "@" in src:
+        why = "names one already" if "@" in src else "is here, not on the hub"
+        raise UsageError(f"--revision {revision} means nothing: {src} {why}; leave it out")
+    return f"{src}@{revision}"
+
+
 def add_common(parser: argparse.ArgumentParser) -> None:
     """The options that every subcommand has."""
     group = parser.add_argument_group("output")
@@ -84,6 +101,14 @@ def whole_numbers(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a list of whole numbers such as 512,1024"
         ) from None
+
+
+def percent(text: str) -> float:
+    """argparse type of a share: 10 or 10%."""
+    try:
+        return float(text.removesuffix("%"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no percentage such as 10%") from None
 
 
 def place(text: str) -> str:
