@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import resource
 import shutil
@@ -18,6 +19,8 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub.utils import WeakFileLock
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from dielet.checkpoint import hub_client, hub_download
 from dielet.checkpoint.hub import from_hub
@@ -464,3 +467,63 @@ def test_redirects_without_end(hub: Hub):
     hub.fail("/", 100, lambda handler, seen: handler.reply(302, b"", {"Location": seen.path}))
     assert "leads from address to address, more than 5 times" in complaint()
     assert len(hub.seen) == 6
+
+
+HEADERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "ETag": st.text(st.characters(min_codepoint=32, max_codepoint=255), max_size=20),
+        "X-Linked-Etag": st.sampled_from(['"a"', SHA256, "W/x", "", "../a"]),
+        "X-Linked-Size": st.sampled_from(["0", "-1", "2", "1e3", "\xb2", "9" * 40]),
+        "X-Repo-Commit": st.sampled_from(["", "f" * 40, "..", "main"]),
+        "X-Error-Code": st.sampled_from(["", "GatedRepo", "RepoNotFound", "\x80"]),
+        "X-Error-Message": st.text(st.characters(min_codepoint=32, max_codepoint=255)),
+        "Retry-After": st.sampled_from(["", "-1", "\xb2", "1e999", "Wed, 21 Oct"]),
+        "Content-Range": st.sampled_from(["", "bytes 0-1/2", "bytes */2", "x"]),
+        "Location": st.sampled_from(
+            ["", "/x", "//", "http://127.0.0.1:9/", "file:///x", "http://[::1", "http://a b/", "?"]
+        ),
+        "Content-Length": st.sampled_from(["0", "-1", "x", "1", "9" * 30]),
+        "Transfer-Encoding": st.sampled_from(["chunked", "x"]),
+    },
+)
+BODIES = st.one_of(
+    st.binary(max_size=50),
+    st.recursive(
+        st.none() | st.integers() | st.text(max_size=5),
+        lambda inner: st.dictionaries(
+            st.sampled_from(["sha", "siblings", "rfilename", "size", "lfs", "blobId"]), inner
+        ) | st.lists(inner, max_size=3),
+    ).map(lambda value: json.dumps(value).encode()),
+)  # fmt: skip
+
+
+@settings(
+    max_examples=100, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    part=st.sampled_from(["/api/", "HEAD ", "GET /some/model/resolve/", "GET /store/"]),
+    status=st.sampled_from([200, 200, 206, 302, 307, 401, 403, 404, 416, 451, 500, 599]),
+    headers=HEADERS,
+    body=BODIES,
+)
+def test_whatever_a_hub_answers_is_one_line(hub, cache, monkeypatch, part, status, headers, body):
+    monkeypatch.setattr(hub_download, "PAUSES", ())
+    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "0.5")
+    shutil.rmtree(cache, ignore_errors=True)
+    hub.add(NAME, FILES)
+
+    def answer(handler: Handler, seen: Seen) -> bool:
+        if part not in f"{seen.method} {seen.path}":
+            return False
+        handler.reply(status, body, headers)
+        handler.close_connection = True
+        return True
+
+    hub.faults[:] = [answer]
+    try:
+        path = fetched()
+    except DieletError as error:
+        assert "\n" not in str(error) and not list(cache.glob("**/snapshots/*/model.safetensors"))
+    else:
+        assert (path / "model.safetensors").read_bytes() == WEIGHTS
