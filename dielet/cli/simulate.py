@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dielet.cli.console import Console, duration, size, table
-from dielet.cli.parser import add_compress, place
+from dielet.cli.parser import add_compress, add_revision, at_revision, place
 from dielet.errors import UsageError
 from dielet.files import write_whole
 
@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", type=place, metavar="DIR|SRC|config.json", help="a model; weights are not needed"
     )
+    add_revision(parser)
     parser.add_argument(
         "--device", type=place, default="rebel100", metavar="NAME|PATH.toml",
         help="default: rebel100",
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
         raise UsageError("--csv and --plot need something to vary: give --set NAME=VALUE,VALUE")
     if args.profile is not None and (several or args.sensitivity):
         raise UsageError("--profile draws one prediction; give --set one value per name")
-    source = open_source(args.model, options)
+    source = open_source(at_revision(args.model, args.revision), options)
     device = _device(args.device, console)
 
     lowered: Lowered = {}
