@@ -28,7 +28,7 @@ USEFUL = {
     "torch": ("dielet.compat.transformers and `dielet exec`", "pip install 'dielet[hf]'"),
     "pyarrow": ("`dielet analyze --parquet`", "pip install 'dielet[arrow]'"),
 }
-COUNTS = ("cores", "models", "unfinished")  # of the facts that are whole numbers
+COUNTS = ("cores", "cached_models", "unfinished")  # of the facts that are whole numbers
 
 
 @dataclass

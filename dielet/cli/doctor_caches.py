@@ -57,7 +57,7 @@ def hub_facts(cache: Path) -> tuple[dict[str, Any], list[Damaged]]:
     models = [path for path in folders(cache) if path.name.startswith("models--")]
     parts = [part for model in models for part in (model / "blobs").glob("*.incomplete")]
     facts = {
-        "models": len(models),
+        "cached_models": len(models),
         "size": bytes_of(cache),
         "unfinished": len(parts),
         "unfinished_size": sum(part.stat().st_size for part in parts if part.exists()),

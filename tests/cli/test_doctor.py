@@ -55,7 +55,9 @@ def test_nothing_is_damaged_in_a_cache_in_use(dielet, root, tmp_path):
     found = dielet("doctor", "--json").json
     assert found["damaged"] == []
     assert found["caches"]["directory"] == str(root) and found["caches"]["free"] > 0
+    lines = dielet("doctor").out.splitlines()
     for name in ("models", "native", "downloads"):
+        assert any(line.split()[:1] == [name] and line.endswith("B") for line in lines), name
         files = [path for path in (root / name).rglob("*") if path.is_file()]
         assert found["caches"][name] == sum(path.stat().st_size for path in files) > 0
 
@@ -100,5 +102,6 @@ def test_what_is_damaged_is_named_with_the_reason(dielet, root, tmp_path):
 def test_a_cache_that_does_not_exist_yet(dielet, root):
     found = dielet("doctor", "--json").json
     assert found["caches"]["directory"] == str(root) and found["damaged"] == []
-    assert (found["hub"]["models"], found["hub"]["size"], found["hub"]["token"]) == (0, 0, "none")
+    assert found["hub"]["cached_models"] == found["hub"]["size"] == 0
+    assert found["hub"]["token"] == "none"
     assert found["hub"]["endpoint"] == "https://huggingface.co"

@@ -148,7 +148,7 @@ def test_doctor_tells_of_the_hub_and_never_the_token(dielet, hub: Hub, monkeypat
     size = sum(path.stat().st_size for path in folder.parent.rglob("*") if path.is_file()
                and not path.is_symlink())  # fmt: skip
     assert found == {
-        "endpoint": hub.address, "cache": str(folder.parent), "models": 2, "size": size,
+        "endpoint": hub.address, "cache": str(folder.parent), "cached_models": 2, "size": size,
         "unfinished": 1, "unfinished_size": 1000, "offline": False, "token": "of HF_TOKEN",
     }  # fmt: skip
     assert spoken.json["damaged"] == []
