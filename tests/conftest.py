@@ -17,6 +17,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what the code makes now into tests/golden instead of comparing with it",
     )
+    parser.addoption(
+        "--fuzz-inputs",
+        type=int,
+        help="changed files that tests/fuzz gives every reader; default: 100000, slow ones fewer",
+    )
 
 
 @pytest.fixture
