@@ -88,6 +88,8 @@ def _bound_path(bound: str, found: Analysis) -> Iterator[Measure]:
 
 def path_delay(found: Analysis) -> Iterator[Measure]:
     """Time on the critical path in which no command of it runs."""
+    if not found.coverage.dependencies:
+        return  # what commands waited for is not known
     measured = found.source.clock == "measured"
     for phase in _device_phases(found):
         parts = _path(found, phase.name, "kind")

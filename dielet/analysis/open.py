@@ -59,6 +59,7 @@ from dielet.program.records import BOUNDS
 
 _LATEST, _LONGEST = 1 << 62, 1 << 53  # ns; the second is 104 days, and exact as a float
 _COUNTS = ("dropped_command_count", "command_count", "peaks_count")
+ALL_RUNS = "all runs"  # the phase, where nothing is said of it
 NO_CELLS = np.zeros((0, 0), np.int32)
 MATRICES = ("start", "duration", "fact", "percent")
 
@@ -90,7 +91,8 @@ def table_of(events: Events, path: str = "the trace") -> Table:
     del role, named, closed
     events.take("track")
     give_back()
-    runs, run, at = _runs(events, marks, at)
+    old_names = _without_workload(events, at)
+    runs, run, at = _runs(events, marks, at, old_names)
     events.take("step")
     texts = list(names.operations)
     give_back()
@@ -102,7 +104,7 @@ def table_of(events: Events, path: str = "the trace") -> Table:
     del run
     give_back()
     details = events.details(np.concatenate([mine[0] for mine in slices]).astype(np.int64))
-    count, old_names = len(at), all(_without_workload(events, mine[0]) for mine in slices)
+    count = len(at)
     samples = [_pieces(events, details, mine[0], lane, texts) for mine in slices]
     del at, lane
     events.take("rest")
@@ -177,9 +179,13 @@ def _refusal(events: Events, path: str, commands: int) -> str:
     )
 
 
-def _without_workload(events: Events, sample: I32) -> bool:
-    """Whether no name in a run says which run of its step it is."""
-    return bool((events.names.workload[events.rest[sample]] < 0).all())
+def _without_workload(events: Events, at: I32) -> bool:
+    """Whether no command's name says which run of its step it is of."""
+    workload = events.names.workload
+    return all(
+        bool((workload[events.rest[at[low : low + STRETCH]]] < 0).all())
+        for low in range(0, len(at), STRETCH)
+    )
 
 
 def _tracks(events: Events) -> tuple[NDArray[np.uint8], NDArray[np.integer], list[Lane], Trace]:
@@ -194,14 +200,16 @@ def _tracks(events: Events) -> tuple[NDArray[np.uint8], NDArray[np.integer], lis
     return roles[place], place, [lane for _, lane in found], details.trace
 
 
-def _runs(events: Events, marks: I64, at: I32) -> tuple[Runs, I32, I32]:
+def _runs(events: Events, marks: I64, at: I32, old_names: bool) -> tuple[Runs, I32, I32]:
     """The runs; the number of each command's; the commands in order of run, then start.
 
-    marks: slices that stand for whole runs.
+    marks: slices that stand for whole runs.  old_names: commands do not say which run of their
+    step they are of, so all of them, and all marks, are of one.
     """
     names = events.names
     # Numbered anew: what names say may be any number, and every one takes room below.
-    workloads, of_rest = np.unique(np.maximum(names.workload, 0), return_inverse=True)
+    numbers = np.zeros_like(names.workload) if old_names else np.maximum(names.workload, 0)
+    workloads, of_rest = np.unique(numbers, return_inverse=True)
     most = len(workloads)
     kind = np.dtype(np.int32 if len(names.steps) * most < 1 << 31 else np.int64)
     key, mark_key = (np.empty(len(slices), kind) for slices in (at, marks))
@@ -233,7 +241,7 @@ def _runs(events: Events, marks: I64, at: I32) -> tuple[Runs, I32, I32]:
         order = np.argsort(run, kind="stable")
         run, at = run[order], at[order]
     said = np.full(len(present), NONE, np.int64)
-    said[number[mark_key]] = marks
+    said[number[mark_key][::-1]] = marks[::-1]  # of several the first
     step = present // most
     instances = [names.steps[s][0] for s in step.tolist()]
     details = events.details(marks)
@@ -244,7 +252,7 @@ def _runs(events: Events, marks: I64, at: I32) -> tuple[Runs, I32, I32]:
         start=start[present],
         end=end[present],
         phase=[
-            phase or ("run" if instance is None else f"instance {instance}")
+            phase or (ALL_RUNS if instance is None else f"instance {instance}")
             for phase, instance in zip(phases, instances, strict=True)
         ],
         program=details.words("program", said),

@@ -13,7 +13,7 @@ from dielet.analysis import analyze
 from dielet.analysis.names import group_of, layer_of
 from dielet.analysis.open import open_table
 from dielet.errors import DamagedFile, MissingFile, UsageError
-from tests.analysis.make import DEVICE, HOST, NEURAL, TASK, Maker, answers, engine, toy
+from tests.analysis.make import DEVICE, HOST, NEURAL, TASK, WORKLOAD, Maker, answers, engine, toy
 
 
 def notes(path: Path) -> str:
@@ -47,7 +47,7 @@ def test_old_names_without_arguments(tmp_path: Path) -> None:
     t.slice(engine(0, TASK), "13_linear_196_0", 200, 210)
     found = analyze(t.write(tmp_path / "a.pb"))
     assert [(s.sequence, s.phase, s.duration_ns) for s in found.steps] == [
-        (12, "run", 150), (13, "run", 10),
+        (12, "all runs", 150), (13, "all runs", 10),
     ]  # fmt: skip
     rows = {(o.operation, o.engine): (o.commands, o.time_ns, o.share) for o in found.operations}
     assert rows["linear_196", NEURAL] == (2, 220, None)
@@ -181,6 +181,22 @@ def test_a_window(tmp_path: Path) -> None:
         UsageError, match=r"no step is whole between 5 and 6 ms; the trace has 0.00"
     ):
         analyze(path, window_ms=(5, 6))
+
+
+def test_old_names_make_one_run_of_a_step(tmp_path: Path) -> None:
+    """The step's slices on `Device Workload` are of the one run that its commands are of."""
+    t = Maker()
+    for n, (start, end) in enumerate([(100, 300), (310, 400)]):
+        t.slice((DEVICE, WORKLOAD), f"7_Device Workload_{n}", start, end)
+    t.slice(engine(0, NEURAL), "7_a_0", 100, 290)
+    t.slice(engine(0, NEURAL), "7_lm_head_0", 310, 390)
+    found = analyze(t.write(tmp_path / "a.pb"))
+    assert [(p.name, p.runs, p.total_ns, p.share) for p in found.phases] == [
+        ("all runs", 1, 300, 1)
+    ]
+    assert [(e.scope, e.busy_ns) for e in found.engines] == [("run", 270), ("all runs", 270)]
+    # Without dependencies nobody knows what was waited for.
+    assert not any("nothing on the critical path" in f.title for f in found.findings)
 
 
 def test_counters_are_those_of_the_window(tmp_path: Path) -> None:
