@@ -70,5 +70,5 @@ def read_accuracy(directory: Path) -> Accuracy:
         )
     try:
         return msgspec.json.decode(path.read_bytes(), type=Accuracy)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedFile(f"{path}: {error}; compile the model again") from None
