@@ -219,8 +219,8 @@ def _between(table: Table, found: Gaps) -> None:
     """Time in which no run was under way on a device."""
     latest = np.maximum.accumulate(table.host.end)
     for device, executors in _devices(table).items():
-        used = [kind.runs for kind in table.kinds
-                if table.executors[int(kind.pieces.executor[0])].device == device]  # fmt: skip
+        mine = [n for n, executor in enumerate(table.executors) if executor.device == device]
+        used = [k.runs for k in table.kinds if np.isin(k.pieces.executor, mine).any()]
         runs = np.sort(np.concatenate(used)) if used else np.zeros(0, np.int64)
         ends = np.maximum.accumulate(table.runs.end[runs])
         low = np.append(table.begin, ends)

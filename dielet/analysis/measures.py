@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+from dielet.analysis.engines import RUN
 from dielet.analysis.gaps import HOST, IMBALANCE, NOT_RECORDED, OTHER_CHIPLET
 from dielet.analysis.paths import END, WAITING
 from dielet.analysis.schema import Analysis, Evidence, Phase
@@ -36,6 +37,10 @@ class Measure:
 
 def _device_phases(found: Analysis) -> Iterator[Phase]:
     return (phase for phase in found.phases if phase.name != HOST_PHASE)
+
+
+def _executors(found: Analysis) -> int:
+    return sum(engine.scope == RUN for engine in found.engines)
 
 
 def _path(found: Analysis, phase: str, by: str) -> dict[str, float]:
@@ -151,16 +156,16 @@ def imbalance(found: Analysis) -> Iterator[Measure]:
             for c in found.gap_causes
             if c.phase == phase.name and c.cause in (IMBALANCE, OTHER_CHIPLET)
         ]
-        executors = {(e.chiplet, e.engine) for e in found.engines if e.scope == "run"}
+        executors = _executors(found)
         lost = sum(c.lost_ns for c in mine)
-        whole = phase.total_ns * len(executors)
+        whole = phase.total_ns * executors
         if not mine or not whole:
             continue
         worst = mine[0]
         yield Measure(
             phase.name,
             lost / whole,
-            lost / len(executors),
+            lost / executors,
             lost / whole,
             (
                 Evidence("engines' time lost to other chiplets", lost / whole, SHARE),
@@ -331,7 +336,7 @@ def longest_wait(found: Analysis) -> Iterator[Measure]:
         mine = [c for c in found.gap_causes if c.phase == phase.name and c.waited_engine]
         if mine:
             worst = mine[0]
-            executors = len({(e.chiplet, e.engine) for e in found.engines if e.scope == "run"})
+            executors = _executors(found)
             waited = worst.waited_kind or worst.waited_engine
             if worst.waited_kind == NOT_RECORDED:
                 waited = "what is not recorded"

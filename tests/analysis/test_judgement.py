@@ -181,3 +181,12 @@ def test_budgets_that_are_refused(tmp_path: Path, text: str, words: list[str]) -
 def test_a_budget_must_exist(tmp_path: Path) -> None:
     with pytest.raises(MissingFile, match=r"no\.toml does not exist"):
         analyze(toy().write(tmp_path / "a.pb"), budget=tmp_path / "no.toml")
+
+
+def test_devices_without_chiplets_are_told_apart(tmp_path: Path) -> None:
+    """Two engines of one name for 100 ns each, of which one has nothing to do for 50."""
+    t = Maker()
+    for device, end in ((0, 100), (1, 50)):
+        t.slice((f"Device {device} (toy, modelled)", NEURAL), f"i0_0_W0_a{device}_0", 0, end)
+    (measure,) = MEASURES["imbalance"](analyze(t.write(tmp_path / "a.pb")))
+    assert (measure.value, measure.cost) == (50 / 200, 50 / 2)

@@ -8,7 +8,18 @@ import pytest
 
 from dielet.analysis import Analysis, analyze
 from dielet.errors import UsageError
-from tests.analysis.make import DEVICE, HOST, NEURAL, TASK, WEIGHTS, Maker, answers, engine, toy
+from tests.analysis.make import (
+    DEVICE,
+    HOST,
+    NEURAL,
+    TASK,
+    WEIGHTS,
+    WORKLOAD,
+    Maker,
+    answers,
+    engine,
+    toy,
+)
 
 
 @pytest.fixture(scope="module")
@@ -205,3 +216,17 @@ def test_gantt_and_timeline(found: Analysis) -> None:
     timeline = found.timeline
     row = next(r for r in timeline.rows if (r.chiplet, r.engine) == (0, NEURAL))
     assert sum(row.busy) * timeline.bin_ns / 1000 == pytest.approx(480, rel=0.01)
+
+
+def test_a_run_on_two_devices_is_under_way_on_both(tmp_path: Path) -> None:
+    """Device 1 waits for device 0 within the run, not for a host of which nothing is recorded."""
+    t = Maker()
+    first, second = "Device 0 (toy, modelled)", "Device 1 (toy, modelled)"
+    for n, start in enumerate((0, 200)):
+        t.slice((first, WORKLOAD), f"i0_{n}_Device Workload_0", start, start + 100, phase="decode")
+        t.slice((first, NEURAL), f"i0_{n}_W0_a_0", start, start + 100)
+        t.slice((second, NEURAL), f"i0_{n}_W0_b_0", start + 40, start + 90)
+    found = analyze(t.write(tmp_path / "a.pb"))
+    lost = {(c.cause, c.waited_kind): c.lost_ns for c in found.gap_causes}
+    assert lost["host", "not recorded"] == 2 * 100  # between the runs, on either device
+    assert sum(lost.values()) == 2 * 300 - sum(e.busy_ns for e in found.engines if e.scope == "run")
