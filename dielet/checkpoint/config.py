@@ -45,7 +45,7 @@ class Entries:
             return default
         if kind is float and type(value) is int and abs(value) < 1 << 53:
             value = float(value)
-        if type(value) is not kind or (kind is int and abs(value) >> 63):
+        if type(value) is not kind or (isinstance(value, int) and abs(value) >> 63):
             raise DamagedFile(f"{self.where}: {key} is {shown(value)!r}, not {kind.__name__}")
         return value
 

@@ -71,7 +71,7 @@ def records(data: Buffer, tag: int, first: int) -> tuple[I64, I64, int]:
     lengths = ends - starts
     breaks = [*np.flatnonzero(ends[:-1] != at[1:]).tolist(), len(at) - 1]
     parts: list[tuple[I64, I64]] = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
-    raw, walked = memoryview(data), array("q")  # starts and lengths in turns
+    raw, walked = data.data, array("q")  # starts and lengths in turns
     place = known = 0  # the next byte; the first of the likely places that is not before it
     while place < len(data) and raw[place] == tag:
         if known < len(at) and at[known] == place:
