@@ -27,7 +27,7 @@ from dielet.checkpoint.special_tokens import special_tokens
 from dielet.codegen import cache
 from dielet.codegen.flat import Flat, NotFlat, flatten
 from dielet.codegen.library import _read as read_kernel
-from dielet.devices import load_device
+from dielet.devices import load_device, read_device
 from dielet.devices.override import overridden
 from dielet.errors import DamagedFile, DieletError
 from dielet.generate.sampling import from_generation_config
@@ -159,7 +159,6 @@ def _beside_config(name: str, samples: Sequence[object]) -> Ready:
     """A file of a Hugging Face directory whose other files are fine."""
     folder = scratch()
     (folder / "config.json").write_text(json.dumps(CONFIGS[0]))
-    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZERS[0]))
 
     def read(data: bytes) -> None:
         rewritten(folder / name, data)
@@ -499,7 +498,7 @@ def _device() -> Ready:
 
 
 def _overrides() -> Ready:
-    device = load_device("host")
+    device = read_device('launch = "25 us" # assumed\n' + DEVICE, "toy")
 
     def read(data: bytes) -> None:
         text = data.decode(errors="replace")
@@ -508,7 +507,7 @@ def _overrides() -> Ready:
 
     samples = (
         b"memory.dram.bandwidth=0.6 TB/s", b"chiplets=4", b"engine.core.peak.int8=x0.5",
-        b"memory.dram.latency=x2;launch=1 us", b"engine.core.setup=x1e3", b"chiplets=x2",
+        b"memory.dram.bandwidth=x2;launch=1 us", b"engine.core.setup=x1e3", b"chiplets=x2",
         b"launch=x0.5",
     )  # fmt: skip
     return Ready(read, samples)
@@ -626,7 +625,7 @@ READERS: dict[str, Reader] = {
         (b'"added_tokens_decoder"', b'"name"', b'"content"'),
     ),
     "generation_config": Reader(lambda: _beside_config("generation_config.json", [GENERATION])),
-    "template": Reader(_template, TEMPLATE_WORDS, usual=40_000),
+    "template": Reader(_template, TEMPLATE_WORDS, usual=30_000),
     "hub": Reader(_hub, (b'"../x"', b'"rfilename"', b'"sha":', b'"a\\u0000"')),
     "gguf": Reader(_gguf, GGUF_WORDS, usual=50_000),
     "manifest": Reader(_manifest, MANIFEST_WORDS),
@@ -637,14 +636,14 @@ READERS: dict[str, Reader] = {
     "npy": Reader(_npy, NPY_WORDS),
     "kernels": Reader(_kernels, (b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff")),
     "objects": Reader(_objects, errors=(NotFlat,)),
-    "verified": Reader(_verified),
+    "verified": Reader(_verified, usual=20_000),
     "device": Reader(_device, DEVICE_WORDS),
     "overrides": Reader(_overrides, OVERRIDE_WORDS),
     "roles": Reader(_roles, TOML_WORDS),
     "budget": Reader(_budget, TOML_WORDS),
     "rbln_config": Reader(_rbln, (b'"phases"', b'"sliding_window"', b'"quantization"', b'"npu"')),
-    "trace": Reader(_trace, TRACE_WORDS, usual=60_000),
-    "trace-packed": Reader(_packed_trace, TRACE_WORDS, usual=40_000),
-    "trace-zipped": Reader(_zipped_trace, TRACE_WORDS),
-    "table": Reader(_table, TRACE_WORDS, usual=15_000),
+    "trace": Reader(_trace, TRACE_WORDS, usual=40_000),
+    "trace-packed": Reader(_packed_trace, TRACE_WORDS, usual=25_000),
+    "trace-zipped": Reader(_zipped_trace, TRACE_WORDS, usual=50_000),
+    "table": Reader(_table, TRACE_WORDS, usual=10_000),
 }
