@@ -24,6 +24,7 @@ def _e4m3_values() -> NDArray[np.float32]:
 
 
 _E4M3 = _e4m3_values()
+_E8M0 = np.append(np.ldexp(np.float32(1), np.arange(255) - 127), np.float32(np.nan))
 
 
 def _e4m3(raw: U8) -> F32:
@@ -35,7 +36,7 @@ def _e5m2(raw: U8) -> F32:
 
 
 def _e8m0(raw: U8) -> F32:
-    return np.where(raw == 255, np.float32(np.nan), np.exp2(raw.astype(np.float32) - 127))
+    return _E8M0[raw]
 
 
 # By the name that safetensors has for it; GGUF files have no number for them.

@@ -16,6 +16,7 @@ from dielet.checkpoint.quantization import Quantization
 from dielet.checkpoint.weight_files import WeightFiles
 from dielet.errors import DamagedFile, NumericError, Unsupported
 from dielet.formats.packed import WeightFormat, unpack
+from dielet.formats.quantize import quantize
 from dielet.image import CompileOptions, compile_model, open_directory
 
 from . import greedy, quantised
@@ -127,6 +128,20 @@ def test_other_zero_points_are_int8_exactly_and_int4_but_for_the_last_bit_of_a_m
         else quantised.gptq_values(bare, np.arange(256) // 64, less_one=False)
     )
     assert np.array_equal(linear.blocks(0, 72, WeightFormat.parse("int4g64m")).values, codes)
+
+
+def test_rounding_minima_loses_less_than_bfloat16_and_than_quantising_anew(tmp_path):
+    weight = np.random.default_rng(0).standard_normal((256, 512)) * 0.02
+    parts, values = quantised.awq(weight, 128)
+    linear = opened(tmp_path, parts, Quantization("awq", 128))
+
+    def lost(held: Array) -> float:
+        return float(np.sqrt(np.square(held - values).mean() / np.square(values).mean()))
+
+    fmt = WeightFormat("int4", 128, minimum=True)
+    anew = unpack(fmt, quantize(fmt, values.astype(np.float32)), *weight.shape)
+    assert lost(holds(linear, fmt.name)) < 0.0006
+    assert lost(holds(linear, "bf16")) > 0.0012 and lost(anew) > 0.002
 
 
 def test_minima_that_float16_holds_are_exact(tmp_path):
