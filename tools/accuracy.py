@@ -1,7 +1,8 @@
 """Measure the figures of docs/accuracy.md: `python -m tools.accuracy [--write] [TABLE ...]`.
 
-Fetches SmolLM2 (about 90 MB, cached), compiles it in every number format and holds it against
-transformers; about ten minutes on two cores.
+Fetches SmolLM2 and Gemma 3 (about 90 and 240 MB, cached), compiles them in every number format and
+holds them against transformers, or against themselves in bf16; about a quarter of an hour on two
+cores.
 """
 
 from __future__ import annotations
@@ -17,6 +18,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from dielet.calibrate import choose_int8, read
+from dielet.calibrate.measure import agreements
+from dielet.calibrate.watch import WatchedRuntime
+from dielet.generate.calibration import read_calibration
+from dielet.image import CompileOptions, compile_checkpoint, open_directory, open_source
+from dielet.image.accuracy import Calibration
+from tests.data import gemma3_gguf, smollm2_gguf
 from tests.numbers import measure, oracle
 from tests.numbers.models import TINY, SmolLM2, Tiny
 
@@ -25,6 +33,15 @@ PAGE = Path(__file__).parent.parent / "docs" / "accuracy.md"
 Table = list[tuple[str, ...]]
 TINY_FORMATS = (("bf16", "bf16"), ("bf16", "int8"), ("int8", "bf16"), ("int4", "bf16"))
 SCORE_HEAD = ("same best token", "perplexity", "gap error, 99.9 %", "largest difference")
+
+
+NUMBERS = Path(__file__).parent.parent / "tests" / "numbers"
+TEXTS = ("calibration", "text")  # the one that chooses, and the one that measures
+STRETCHES = 4  # of 512 tokens, of the latter
+BUDGETS = (5.0, 10.0, 20.0)
+WORDS = {"group": "--group 64", "minimum": "--no-minimum"}
+SMOLLM2_INT4: tuple[dict[str, Any], ...] = ({}, {"group": 64}, {"minimum": False})
+GEMMA3_INT4: tuple[dict[str, Any], ...] = ({},)
 
 
 def main() -> None:
@@ -51,6 +68,8 @@ def _tables(folder: Path, names: list[str]) -> Iterator[tuple[str, Table]]:
         "causes": lambda: _causes(smollm2),
         "cache": lambda: _cache(smollm2),
         "hugging-face": lambda: _hugging_face(smollm2),
+        "calibration-smollm2": lambda: _calibration(folder, smollm2_gguf(), SMOLLM2_INT4),
+        "calibration-gemma3": lambda: _calibration(folder, gemma3_gguf(), GEMMA3_INT4),
     }
     for name in names or tables:
         if name not in tables:
@@ -158,6 +177,50 @@ def _hugging_face(smollm2: SmolLM2) -> Table:
             table.append(("oracle (f32)", "", "", f"{score.oracle_perplexity:.3f}", "", ""))
         table.append((f"`{options}`", _formats(rt), *_figures(score)))
     return table
+
+
+def _calibration(folder: Path, gguf: Path, kinds: tuple[dict[str, Any], ...]) -> Table:
+    """Every kind of int4 plain, calibrated, and with int8 budgets, beside the model in bf16, over
+    a text that is not the one that chose."""
+    common: dict[str, Any] = {"max_seq_len": 512, "kv_ladder": (512,), "chiplets": 1}
+    checkpoint = open_source(gguf, CompileOptions())
+
+    def loaded(options: CompileOptions, calibration: Calibration) -> WatchedRuntime:
+        out = compile_checkpoint(checkpoint, folder / "calibrated", options, None, calibration)
+        return WatchedRuntime(open_directory(out), threads=2)
+
+    reference = loaded(CompileOptions(weights="bf16", **common), Calibration())
+    texts = [read_calibration(checkpoint, NUMBERS / f"{name}.txt") for name in TEXTS]
+    seen = read(reference, texts[0].choosing, lambda line: None)
+    rows: list[tuple[str, WatchedRuntime]] = []
+    for kind in kinds:
+        plain = CompileOptions(weights="int4", **kind, **common)
+        asked = " ".join(["--weights int4", *(WORDS[name] for name in kind)])
+        rows.append((f"`{asked}`", loaded(plain, Calibration())))
+        rows.append(("with `--calibrate`", loaded(plain, Calibration(seen.importance()))))
+        for budget in BUDGETS if kind or len(kinds) == 1 else ():
+            int8 = choose_int8(checkpoint, plain, seen, budget)
+            calibration = Calibration(seen.importance(), int8)
+            rows.append((f"and `--int8-budget {budget:g}%`", loaded(plain, calibration)))
+    int8_options = CompileOptions(weights="int8", group=32, **common)
+    rows.append(("`--weights int8 --group 32`", loaded(int8_options, Calibration())))
+    nothing: list[Any] = [_Unseen()] * (1 + len(rows))
+    runtimes = [rt for _, rt in rows]
+    found = agreements(reference, runtimes, texts[1].choosing[:STRETCHES], nothing)
+    table: Table = [("options", "linears", "size", "same best token", "mean KL")]
+    for (name, rt), agreement in zip(rows, found, strict=True):
+        nbytes = sum(share.nbytes for share in rt.files.decoder.table.shares if share.K)
+        formats = ", ".join(f"{n} x {fmt}" for fmt, n in rt.manifest.formats.items())
+        same, kl = f"{agreement.same_best_token:.2%}", f"{agreement.mean_kl:.4f}"
+        table.append((name, formats, f"{nbytes / 1e6:.1f} MB", same, kl))
+    for rt in (reference, *runtimes):
+        rt.close()
+    return table
+
+
+class _Unseen:
+    def see(self, parameters: tuple[str, ...], x: Any) -> None:
+        """Nothing is kept of what enters the linears."""
 
 
 def _figures(score: measure.Score) -> tuple[str, ...]:

@@ -95,9 +95,7 @@ def calibrate(
 
         note("calibrate: compiling in bf16")
         reference = loaded("bf16", replace(common, **_IN_BF16), Calibration())  # type: ignore[arg-type]
-        count = sum(map(len, text.choosing))
-        seen = Inputs(max(1, count // _SAMPLE))
-        _read(reference, text.choosing, seen, note)
+        seen = read(reference, text.choosing, note)
         note("calibrate: choosing scales")
         int8 = frozenset[str]()
         if options.int8_budget is not None:
@@ -113,9 +111,10 @@ def calibrate(
     return replace(chosen, accuracy=report)
 
 
-def _read(reference: WatchedRuntime, texts: Sequence[Tokens], seen: Inputs, note: Note) -> None:
-    total, done = sum(map(len, texts)), 0
-    last = -1
+def read(reference: WatchedRuntime, texts: Sequence[Tokens], note: Note) -> Inputs:
+    """What enters the linears of a model in bf16 that reads `texts`."""
+    total, done, last = sum(map(len, texts)), 0, -1
+    seen = Inputs(max(1, total // _SAMPLE))
     for tokens in texts:
         if 4 * done // total > last:
             last = 4 * done // total
@@ -123,6 +122,7 @@ def _read(reference: WatchedRuntime, texts: Sequence[Tokens], seen: Inputs, note
         for _ in reference.watch(tokens, seen.see):
             pass
         done += len(tokens)
+    return seen
 
 
 def choose_int8(

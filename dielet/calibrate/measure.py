@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dielet.calibrate.inputs import Inputs
 from dielet.calibrate.watch import WatchedRuntime
 
-F64 = NDArray[np.float64]
+F32 = NDArray[np.float32]
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Agreement:
     same: int = 0
     kl: float = 0.0  # from the reference's distribution of the next token, in nats
 
-    def add(self, reference: F64, best: int, ours: F64) -> None:
+    def add(self, reference: F32, best: int, ours: F32) -> None:
         """Log probabilities [vocab] of one position, and the reference's best token."""
         self.positions += 1
         self.same += int(ours.argmax()) == best
@@ -58,8 +58,7 @@ def agreements(
     return found
 
 
-def log_probabilities(logits: NDArray[np.float32]) -> F64:
-    wide = logits.astype(np.float64)
-    wide -= wide.max()
-    wide -= np.log(np.exp(wide).sum())
-    return wide
+def log_probabilities(logits: F32) -> F32:
+    below = logits - logits.max()
+    below -= np.float32(np.log(np.exp(below).sum(dtype=np.float64)))
+    return below

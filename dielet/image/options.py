@@ -146,7 +146,7 @@ def _check_calibration(options: CompileOptions) -> None:
     if budget is None:
         return
     if options.calibrate is None:
-        raise UsageError(f"int8_budget {budget!r} needs a calibration text; give calibrate too")
+        raise UsageError(f"int8_budget {budget!r} goes with a text to calibrate by; name one or leave it out")
     if type(budget) not in (int, float) or not 0 < budget <= 100:
         raise UsageError(f"int8_budget is {budget!r}; it must be above 0, at most 100 (percent)")
 

@@ -275,7 +275,10 @@ def test_a_long_text_ends_between_characters(tmp_path: Path) -> None:
         ({"int8_budget": 0.0}, "int8_budget is 0.0; it must be above 0"),
         ({"int8_budget": 101.0}, "int8_budget is 101.0; .* at most 100"),
         ({"int8_budget": float("nan")}, "int8_budget is nan"),
-        ({"calibrate": None, "int8_budget": 5.0}, "int8_budget 5.0 needs a calibration text"),
+        (
+            {"calibrate": None, "int8_budget": 5.0},
+            "int8_budget 5.0 goes with a text to calibrate by",
+        ),
     ],
 )
 def test_options_that_contradict(text: Path, wrong: dict[str, Any], message: str) -> None:
