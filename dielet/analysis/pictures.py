@@ -51,6 +51,7 @@ def _gantt(table: Table, steps: Steps, queues: Sequence[Queues], number: int, wh
     runs = np.flatnonzero(steps.of_run == number)
     names: dict[str, dict[object, int]] = {"row": {}, "operation": {}, "kind": {}}
     columns: list[list[int]] = []
+    several = len({executor.device for executor in table.executors}) > 1
 
     def place(what: str, name: object) -> int:
         return names[what].setdefault(name, len(names[what]))
@@ -62,6 +63,7 @@ def _gantt(table: Table, steps: Steps, queues: Sequence[Queues], number: int, wh
             for n in np.argsort(kind.start[at], kind="stable").tolist():
                 lane = table.lanes[int(pieces.lane[n])]
                 track = lane.engine if lane.name == lane.engine else f"{lane.engine} {lane.name}"
+                track = f"{lane.device.partition(' (')[0]} {track}" if several else track
                 columns.append(
                     [
                         place("row", (lane.chiplet, track)),
@@ -74,6 +76,7 @@ def _gantt(table: Table, steps: Steps, queues: Sequence[Queues], number: int, wh
                         max(int(kind.nbytes[at, n]), 0),
                     ]
                 )
+    columns.sort(key=lambda column: column[1])  # painters leave out what is before the last drawn
     cells = [tuple(column) for column in zip(*columns, strict=True)] or [()] * 8
     return Gantt(
         step=number,

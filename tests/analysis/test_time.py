@@ -230,3 +230,20 @@ def test_a_run_on_two_devices_is_under_way_on_both(tmp_path: Path) -> None:
     lost = {(c.cause, c.waited_kind): c.lost_ns for c in found.gap_causes}
     assert lost["host", "not recorded"] == 2 * 100  # between the runs, on either device
     assert sum(lost.values()) == 2 * 300 - sum(e.busy_ns for e in found.engines if e.scope == "run")
+    (gantt, *_) = found.gantts
+    assert gantt.rows == ((None, f"Device 0 {NEURAL}"), (None, f"Device 1 {NEURAL}"))
+
+
+def test_a_step_is_drawn_in_order_of_time(tmp_path: Path) -> None:
+    """Heads come first among the kinds of runs where the prompt's step has one."""
+    t = Maker()
+    for n, (phase, start) in enumerate([("prefill", 0), ("decode", 200)]):
+        for w, name in enumerate([phase, "head"]):
+            begin = start + 60 * w
+            t.slice(
+                (DEVICE, WORKLOAD), f"i{n}_0_Device Workload_{w}", begin, begin + 50, phase=name
+            )
+            t.slice(engine(0, NEURAL), f"i{n}_0_W{w}_{name}_0", begin, begin + 50)
+    gantt = next(g for g in analyze(t.write(tmp_path / "a.pb")).gantts if g.phase == "decode")
+    assert gantt.start_ns == (0, 60)
+    assert [gantt.operations[n] for n in gantt.operation] == ["decode", "head"]
