@@ -54,8 +54,9 @@ def compile(
     """Compile the checkpoint `src` (directory, hub id or .gguf) into the model directory `out`.
 
     `options` are the further fields of `dielet.image.CompileOptions`: chiplets, group,
-    prefill_chunk, kv_ladder, kv (bf16 or int8), batch_sizes, layers, random_weights.  None means:
-    decided by checkpoint and device.  `progress` is called with bytes written, bytes in all, and
+    prefill_chunk, kv_ladder, kv (bf16 or int8), batch_sizes, layers, random_weights, calibrate (a
+    text by which int4 scales are chosen), int8_budget (percent).  None means: decided by
+    checkpoint and device.  `progress` is called with bytes written, bytes in all, and
     the name of the next tensor.  Returns the model, loaded.
     """
     from dielet.generate.compiling import compile_usable
