@@ -47,7 +47,7 @@ class Seen:
     headers: Mapping[str, str]
 
 
-@dataclass
+@dataclass(repr=False)
 class Hub:
     """address: its end point.  store: where large files lie; another name of the same machine.
 

@@ -146,6 +146,11 @@ class HubClient:
         size = headers.get("X-Linked-Size") or length or str(listed.size)
         if not size.isascii() or not size.isdecimal() or len(size) > 15:
             raise DamagedFile(f"{self.hub_id}: the hub gives {name} a size of {size[:80]!r}")
+        if listed.size not in (None, int(size)):
+            raise DamagedFile(
+                f"{self.hub_id}: the hub lists {name} with {listed.size:,} bytes, and then gives "
+                f"it {int(size):,}; try again later"
+            )
         sha256 = listed.lfs.sha256 if listed.lfs else None
         if sha256 is None and re.fullmatch(r"[0-9a-f]{64}", etag):
             sha256 = etag  # of every large file

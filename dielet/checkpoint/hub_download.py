@@ -59,7 +59,7 @@ def fetch_blob(
     """
     target = here.blob(file.etag)
     with here.locked(file.etag):
-        if not force and target.is_file() and target.stat().st_size == file.size:
+        if not force and _is_here(target, file):
             advance(file.size)
             return  # somebody else fetched it while the lock was waited for
         partial = target.with_name(f"{file.etag}.incomplete")
@@ -72,6 +72,13 @@ def fetch_blob(
             partial.unlink(missing_ok=True)
             raise
         os.replace(partial, target)
+
+
+def _is_here(target: Path, file: RemoteFile) -> bool:
+    """Whether the blob is there and is this file.  An ETag that is no hash may be another's too."""
+    if not target.is_file() or target.stat().st_size != file.size:
+        return False
+    return file.etag in (file.sha256, file.git_oid) or _is_right(target, file)
 
 
 def _complete(

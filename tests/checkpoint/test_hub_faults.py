@@ -26,7 +26,7 @@ from dielet.checkpoint import hub_client, hub_download
 from dielet.checkpoint.hub import from_hub
 from dielet.checkpoint.hub_wanted import HubName, Wanted
 from dielet.errors import CapacityError, DamagedFile, DieletError, MissingFile
-from tests.hub_server import Handler, Hub, Seen, git_oid
+from tests.hub_server import COMMIT, Handler, Hub, Seen, git_oid
 
 NAME = "some/model"
 WEIGHTS = bytes(range(256)) * 4000
@@ -131,6 +131,17 @@ def test_a_part_that_is_wrong_is_fetched_again(hub: Hub, cache: Path):
         assert whole(cache)
         shutil.rmtree(cache / "models--some--model" / "snapshots")
         (folder / SHA256).unlink()
+
+
+def test_a_blob_of_an_etag_that_is_no_hash_is_looked_into(hub: Hub, cache: Path):
+    hub.add(NAME, FILES)
+    blob = cache / "models--some--model" / "blobs" / "tag"
+    blob.parent.mkdir(parents=True)
+    blob.write_bytes(bytes(len(WEIGHTS)))
+    named = {"X-Linked-Etag": '"tag"', "X-Linked-Size": str(len(WEIGHTS))}
+    hub.fail("HEAD /some/model/resolve/" + COMMIT + "/model", 1,
+             lambda handler, seen: handler.reply(302, b"", named))  # fmt: skip
+    assert (fetched() / "model.safetensors").read_bytes() == WEIGHTS
 
 
 def test_a_blob_of_another_size_is_fetched_again(hub: Hub, cache: Path):
@@ -413,6 +424,7 @@ def test_an_etag_that_leads_elsewhere(hub: Hub, cache: Path, etag: str):
         ({"X-Linked-Size": "-1"}, "the hub gives config.json a size of '-1'"),
         ({"X-Linked-Size": "1" * 16}, "the hub gives config.json a size of '1111"),
         ({"X-Linked-Size": "many"}, "the hub gives config.json a size of 'many'"),
+        ({"X-Linked-Size": "3"}, "the hub lists config.json with 2 bytes, and then gives it 3;"),
     ],
 )
 def test_a_file_that_is_described_wrongly(hub: Hub, headers: dict[str, str], message: str):
