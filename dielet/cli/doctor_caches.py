@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dielet.errors import DieletError
+from dielet.errors import DieletError, Unsupported
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,8 @@ def hub_facts(cache: Path) -> tuple[dict[str, Any], list[Damaged]]:
 def _complaints(path: Path, check: Callable[[Path], str]) -> list[Damaged]:
     try:
         reason = check(path)
+    except Unsupported:
+        return []  # it may be whole, and for somebody else
     except (DieletError, OSError) as error:
         reason = str(error)
     return [Damaged(str(path), reason)] if reason else []

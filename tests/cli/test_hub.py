@@ -152,6 +152,10 @@ def test_doctor_tells_of_the_hub_and_never_the_token(dielet, hub: Hub, monkeypat
         "unfinished": 1, "unfinished_size": 1000, "offline": False, "token": "of HF_TOKEN",
     }  # fmt: skip
     assert spoken.json["damaged"] == []
+    other = folder.parent / "models--a--b" / "snapshots" / COMMIT / "of-another-version.gguf"
+    other.parent.mkdir(parents=True)
+    other.write_bytes(b"GGUF" + (99).to_bytes(4, "little") + bytes(16))
+    assert dielet("doctor", "--json").json["damaged"] == [], "not for us, but whole"
     snapshot = folder / "snapshots" / COMMIT
     (snapshot / "model.safetensors").resolve().write_bytes(b"x" * 100)
     (snapshot / "config.json").resolve().unlink()
