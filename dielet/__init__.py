@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dielet import errors
+from dielet.generate.context import PREFIX_CACHE_MB
 
 if TYPE_CHECKING:
     from dielet.analysis import Analysis
@@ -68,15 +69,22 @@ def compile(
     return load(compile_usable(open_source(src, chosen), out, chosen, progress))
 
 
-def load(directory: str | Path, threads: int | None = None, profiler: bool | None = None) -> Model:
+def load(
+    directory: str | Path,
+    threads: int | None = None,
+    profiler: bool | None = None,
+    prefix_cache_mb: int = PREFIX_CACHE_MB,
+) -> Model:
     """Load a model directory.  `threads` None: one worker per core.
 
     `profiler`: the model is always profiled (True), never (False), or when DIELET_PROFILER is set
-    or a session asks for it (None).
+    or a session asks for it (None).  `prefix_cache_mb`: memory in MB (1e6) for keys and values that
+    answers leave behind, so that a prompt that begins like an earlier one is computed from where
+    they differ; 0 keeps nothing.
     """
     from dielet.generate import session
 
-    return session.load(directory, threads, profiler)
+    return session.load(directory, threads, profiler, prefix_cache_mb)
 
 
 def profile(output_dir: str | Path = ".", **options: Any) -> Session:

@@ -106,6 +106,9 @@ def answer(runtime: Runtime, prompt_tokens: int, new_tokens: int, load_s: float)
         decode_passes=new_tokens - 1,
         logits_sha256=sha256(logits.values),
         finish_reason="length",
+        reused_tokens=0,
+        prefill_passes=-(-prompt_tokens // runtime.chunk),
+        dropped_tokens=0,
     )
     return receipt.with_bandwidth(runtime.read_bandwidth())
 

@@ -64,12 +64,14 @@ class Rows:
             if at < silent or keep == 1:
                 end = min(at + chunk, silent or len(tokens))
                 last = end == len(tokens)
-                with self._gate:
+                with self._gate.lock:
+                    self._gate.check()
                     logits = runtime.forward(state, tokens[at:end], want_logits=last)
                     found += [] if logits is None else [logits.values.copy()]
             else:
                 end = min(at + HEAD_ROWS, len(tokens))
-                with self._gate:
+                with self._gate.lock:
+                    self._gate.check()
                     found += [
                         each.values.copy() for each in runtime.forward_all(state, tokens[at:end])
                     ]
@@ -82,7 +84,8 @@ class Rows:
         found: list[F32] = []
         for first in range(0, len(tokens), most):
             states, part = self.states[first : first + most], tokens[first : first + most]
-            with self._gate:
+            with self._gate.lock:
+                self._gate.check()
                 together = self._runtime.forward_batch(states, part)
                 found += [logits.values[None].copy() for logits in together]
         return found

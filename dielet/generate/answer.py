@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import GEN_RUNNING, getgeneratorstate
 from time import perf_counter
 
@@ -14,6 +14,9 @@ import numpy as np
 
 from dielet import profiling
 from dielet.errors import InternalError, UsageError
+from dielet.generate.context import left_out, without
+from dielet.generate.prefix import Prefix, PrefixCache, common_length
+from dielet.generate.prompt_file import PromptFile
 from dielet.generate.protocol import FloatArray, Runtime, State
 from dielet.generate.receipt import Clock, Receipt, memory_by_owner, sha256
 from dielet.generate.sampling import Sampler, Sampling
@@ -72,27 +75,32 @@ class Request:
     stops: tuple[str, ...]
     encode_s: float
     speculate: int = 0  # tokens to guess and check in one pass; 0 for none
+    keep: int | None = None  # first tokens that stay when the context is full; None: it ends there
+    dropped: int = 0  # tokens that the prompt has lost already, since it did not fit
+    prompt_file: PromptFile | None = None
 
 
 class Gate:
-    """Lets one program execution through at a time, and none once the model is closed."""
+    """Lets one program execution through at a time, and none once the model is closed.
+
+        with gate.lock:
+            gate.check()
+
+    The lock itself is entered: an interrupt inside an `__enter__` of ours would leave it held.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._closed = False
 
-    def __enter__(self) -> None:
-        self._lock.acquire()
+    def check(self) -> None:
+        """To be called with the lock held.  UsageError once the model is closed."""
         if self._closed:
-            self._lock.release()
             raise UsageError("the model is closed; load it again")
-
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
 
     def close(self) -> bool:
         """Wait for the running execution and let no other in; False when closed before."""
-        with self._lock:
+        with self.lock:
             was, self._closed = self._closed, True
         return not was
 
@@ -107,6 +115,7 @@ class Decoding:
         request: Request,
         detokenizer: Detokenizer,
         load_s: float,
+        prefixes: PrefixCache,
     ) -> None:
         self.request = request
         self.state: State | None = None
@@ -118,6 +127,11 @@ class Decoding:
         self._gate = gate
         self._detokenizer = detokenizer
         self._load_s = load_s
+        self._prefixes = prefixes
+        self._sequence = list(request.prompt)  # prompt and answer, but for what was dropped
+        self._reused = 0
+        self._dropped = request.dropped
+        self._failed = False
         self._sampler = Sampler(request.sampling, runtime.spec.vocab, request.prompt)
         self._stops = StopStrings(request.stops)
         self._eos = frozenset(runtime.spec.eos_ids)
@@ -126,10 +140,15 @@ class Decoding:
         self._last_logits: FloatArray | None = None
         self._text: list[str] = []
 
-    def resume(self, state: State) -> None:
-        """Go on from `state`, which holds a beginning of the prompt, short of its last token."""
+    def resume(self, state: State, held: Sequence[int]) -> None:
+        """Go on from `state`, which holds the tokens `held`, as far as the prompt repeats them."""
+        state.rewind(common_length(held, self._reusable()))
         self.state = state
         self._switches_before = state.program_switches
+
+    def held(self) -> list[int]:
+        """The tokens whose keys and values the state holds."""
+        return [] if self.state is None else self._sequence[: self.state.past]
 
     def pieces(self) -> Generator[str, None, None]:
         """Text as it becomes final; every piece has at least one character."""
@@ -145,6 +164,9 @@ class Decoding:
             piece, reason = self._flush(reason)
             if piece:
                 yield piece
+        except Exception:
+            self._failed = True
+            raise
         finally:
             self.end(reason)
 
@@ -153,12 +175,13 @@ class Decoding:
         if self.result is not None:
             return
         self._flush(reason)  # pieces that nobody asked for any more still belong to the text
+        self._leave_prefix()
         self.result = Result(
             "".join(self._text),
             self.tokens,
             self._sampler.settings.seed,
             self._receipt(reason),
-            self._bandwidth,
+            partial(_measured, self._gate.lock, self._runtime.read_bandwidth),
         )
         if self.on_end is not None:
             self.on_end(self)
@@ -166,33 +189,85 @@ class Decoding:
 
     def _choices(self) -> Iterator[int]:
         """The tokens chosen, without end, until cancelled: prefill by chunks, then one by one."""
-        prompt, chunk = self.request.prompt, self._runtime.chunk
-        if self.state is None:
-            with self._gate:
-                self.state = self._runtime.new_state()
-        for start in range(self.state.past, len(prompt), chunk):
-            if self.cancelled:
-                return
-            last = start + chunk >= len(prompt)
-            self._execute(self.state, prompt[start : start + chunk], decode=False, choose=last)
+        state = self._begin()
+        if not self._compute(state, decode=False):
+            return
         yield self.tokens[-1]
+        prompt = self.request.prompt
         guesser = PromptLookup((*prompt, self.tokens[-1])) if self.request.speculate else None
         while not self.cancelled:
-            guess = [] if guesser is None else guesser.guess(self._guessable(self.state))
+            self._shift(state)
+            guess = [] if guesser is None else guesser.guess(self._guessable(state))
             if guess:
-                for token, logits in self._checked(self.state, guess):
-                    self.tokens.append(token)
-                    self._keep(logits)
+                for token, logits in self._checked(state, guess):
+                    self._chose(token, logits)
                     yield token
-            else:
-                self._execute(self.state, self.tokens[-1:], decode=True, choose=True)
+            elif self._compute(state, decode=True):
                 yield self.tokens[-1]
             if guesser is not None:
                 for token in self.tokens[len(guesser) - len(prompt) :]:
                     guesser.add(token)
 
+    def _begin(self) -> State:
+        """The state to start from, with as much of the prompt as is known from earlier."""
+        begin = perf_counter()
+        if self.state is None:
+            with self._gate.lock:
+                self._gate.check()
+                self.state = self._runtime.new_state()
+        state, reusable, file = self.state, self._reusable(), self.request.prompt_file
+        if not self._traced():
+            _restore(state, self._prefixes.find(reusable))
+        if file is not None and common_length(file.tokens, reusable) > state.past:
+            _restore(state, file.prefix(reusable))
+        self._reused = state.past
+        self._clock.begin_s = perf_counter() - begin
+        return state
+
+    def _reusable(self) -> tuple[int, ...]:
+        """What can be taken over: all but the last token of the prompt, which gives the logits."""
+        return self.request.prompt[:-1]
+
+    def _compute(self, state: State, *, decode: bool) -> bool:
+        """Run what the state does not hold yet and choose a token; False when cancelled before."""
+        chunk = self._runtime.chunk
+        for start in range(state.past, len(self._sequence), chunk):
+            if self.cancelled:
+                return False
+            tokens = self._sequence[start : start + chunk]
+            last = start + chunk >= len(self._sequence)
+            self._execute(state, tokens, decode=decode, choose=last)
+        return True
+
+    def _shift(self, state: State) -> None:
+        """Where the next token finds no room, drop old ones; those after them are computed anew."""
+        keep = self.request.keep
+        if keep is None or len(self._sequence) <= self._runtime.max_seq_len:
+            return
+        count = left_out(len(self._sequence), keep, self._runtime.max_seq_len)
+        self._sequence = without(self._sequence, keep, count)
+        self._dropped += count
+        state.rewind(keep)
+
+    def _leave_prefix(self) -> None:
+        """Keep what was computed for later answers; nothing of one that failed."""
+        state, file, prompt = self.state, self.request.prompt_file, self.request.prompt
+        if state is None or self._failed:
+            return
+        held = self.held()
+        if not self._traced():
+            self._prefixes.put(held, state.read_panel)
+        if file is not None and tuple(held[: len(prompt)]) == prompt:
+            file.keep(prompt, state.read_panel, self._runtime)
+
+    def _traced(self) -> bool:
+        """A trace is of whole answers, so it does not depend on what ran before it."""
+        return profiling.listener is not None
+
     def _guessable(self, state: State) -> int:
         """How many tokens may be guessed now: the answer and the context have to hold them."""
+        if state.past < len(self._sequence) - 1:
+            return 0  # more than the last token is to be computed, since old ones were dropped
         wanted = self.request.max_new_tokens - len(self.tokens) - 1
         room = self._runtime.max_seq_len - state.past - 1
         return max(0, min(self.request.speculate, wanted, room))
@@ -205,7 +280,8 @@ class Decoding:
         """
         ids = np.array([self.tokens[-1], *guess], dtype=np.int32)
         chosen: list[tuple[int, FloatArray]] = []
-        with self._gate:
+        with self._gate.lock:
+            self._gate.check()
             begin = perf_counter()
             past = state.past
             for row, logits in enumerate(self._runtime.forward_all(state, ids)):
@@ -225,20 +301,22 @@ class Decoding:
         that is never read to its end blocks nobody.
         """
         ids = np.array(tokens, dtype=np.int32)
-        with self._gate:
+        with self._gate.lock:
+            self._gate.check()
             begin = perf_counter()
             logits = self._runtime.forward(state, ids, want_logits=choose)
             if choose:
                 if logits is None:
                     raise InternalError("the program gave no logits although they were wanted")
                 with profiling.mark(self._runtime, "sample"):
-                    self.tokens.append(self._sampler.choose(logits))
-                    self._keep(logits.values)
+                    self._chose(self._sampler.choose(logits), logits.values)
             seconds = perf_counter() - begin
         self._clock.add(decode=decode, tokens=len(tokens), seconds=seconds)
 
-    def _keep(self, logits: FloatArray) -> None:
-        """Remember the logits that gave the last token: the next execution overwrites them."""
+    def _chose(self, token: int, logits: FloatArray) -> None:
+        """Go on with `token`.  Its logits are copied: the next execution overwrites them."""
+        self.tokens.append(token)
+        self._sequence.append(token)
         if self._last_logits is None:
             self._last_logits = np.empty_like(logits)
         np.copyto(self._last_logits, logits)
@@ -283,6 +361,9 @@ class Decoding:
             decode_passes=clock.decode_passes,
             logits_sha256=None if self._last_logits is None else sha256(self._last_logits),
             finish_reason=reason,
+            reused_tokens=self._reused,
+            prefill_passes=clock.prefill_passes,
+            dropped_tokens=self._dropped,
         )
 
     def _owners(self) -> dict[str, int]:
@@ -290,11 +371,19 @@ class Decoding:
         owners = dict(self._runtime.memory_by_owner())
         past = 0 if self.state is None else self.state.past
         owners["kv"] = owners["kv"] * past // self._runtime.max_seq_len
+        if self._prefixes.limit:
+            owners["prefixes"] = self._prefixes.nbytes
         return owners
 
-    def _bandwidth(self) -> float:
-        with self._gate:  # beside a running program it would measure too little
-            return self._runtime.read_bandwidth()
+
+def _measured(lock: threading.Lock, bandwidth: Callable[[], float]) -> float:
+    with lock:  # beside a running program it would measure too little
+        return bandwidth()
+
+
+def _restore(state: State, prefix: Prefix) -> None:
+    if prefix.length > state.past:
+        state.restore(prefix.panels, prefix.length)
 
 
 class Stream:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from time import perf_counter
 from typing import Unpack
 
 from dielet.generate.answer import Decoding, Stream
@@ -23,7 +22,7 @@ class Chat:
         self._model = model
         self._options = options
         self._state: State | None = None
-        self._known: list[int] = []  # the tokens whose keys and values the state holds
+        self._held: list[int] = []  # the tokens whose keys and values the state holds
 
     def ask(self, text: str) -> Stream:
         """The answer to the next message.
@@ -31,36 +30,23 @@ class Chat:
         Question and answer join the conversation when the answer ends, however it ends; a turn
         that gives no token (a full context, cancelled at once) leaves the conversation as it was.
         """
-        begin = perf_counter()
         messages = [*self.messages, {"role": "user", "content": text}]
-        tokens = self._model.encode(messages, self._options)
-        decoding = self._model.start(tokens, perf_counter() - begin, self._options)
+        decoding = self._model.prepare(messages, self._options)
 
         def keep(ended: Decoding) -> None:
             if ended.result is not None and ended.result.tokens:
                 answer = {"role": "assistant", "content": ended.result.text}
                 self.messages = [*messages, answer]
-            self._state = ended.state
-            past = 0 if ended.state is None else ended.state.past
-            self._known = [*tokens, *ended.tokens][:past]
+            self._state, self._held = ended.state, ended.held()
 
         decoding.on_end = keep
         state, self._state = self._state, None  # two turns never share a state
         if state is not None:
-            state.rewind(common_length(self._known, tokens[:-1]))
-            decoding.resume(state)
+            decoding.resume(state, self._held)
         return Stream(decoding)
 
     def reset(self) -> None:
         """Forget the conversation."""
         self.messages = []
         self._state = None
-        self._known = []
-
-
-def common_length(old: list[int], new: list[int]) -> int:
-    """How many tokens two lists begin with in common."""
-    for at, (a, b) in enumerate(zip(old, new, strict=False)):
-        if a != b:
-            return at
-    return min(len(old), len(new))
+        self._held = []

@@ -12,6 +12,7 @@ from dielet.checkpoint.spec import ModelSpec
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
+ByteArray = npt.NDArray[np.uint8]
 
 
 class Logits(Protocol):
@@ -40,6 +41,15 @@ class State(Protocol):
     def rewind(self, past: int) -> None:
         """Forget the tokens from position `past` on (0 <= past <= self.past)."""
 
+    def read_panel(self, number: int) -> ByteArray:
+        """A copy of keys and values of 32 positions from 32 * number on."""
+
+    def restore(self, panels: Sequence[ByteArray], past: int) -> None:
+        """Hold the first `past` tokens of the sequence that `panels` were read from, in order.
+
+        They may be of another state of the same runtime, or of a runtime of the same identity.
+        """
+
 
 class Runtime(Protocol):
     """One loaded model.  Not thread-safe: `Model` takes care that executions queue up."""
@@ -58,6 +68,18 @@ class Runtime(Protocol):
     @property
     def weight_bytes_per_token(self) -> int:
         """Weight bytes that one decode step reads."""
+
+    @property
+    def kv_format(self) -> str:
+        """Number format of the caches."""
+
+    @property
+    def panel_bytes(self) -> int:
+        """Bytes of the keys and values of 32 positions."""
+
+    @property
+    def identity(self) -> str:
+        """Hash of all that decides the keys and values of given tokens, to the bit."""
 
     def new_state(self) -> State: ...
 

@@ -32,6 +32,9 @@ class Receipt:
     decode_passes: int  # program executions that gave the tokens after the first
     logits_sha256: str | None  # of the float32 logits that gave the last token
     finish_reason: str
+    reused_tokens: int  # of the prompt, whose keys and values were known from earlier
+    prefill_passes: int  # program executions over the rest of the prompt
+    dropped_tokens: int  # that had to go for newer ones (context_shift)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -48,9 +51,11 @@ class Clock:
     """What one answer measures while it is made, in seconds and tokens."""
 
     encode_s: float = 0.0
+    begin_s: float = 0.0  # until the first execution: known keys and values are copied
     prefill_s: float = 0.0
     decode_s: float = 0.0
     decode_passes: int = 0
+    prefill_passes: int = 0
     prefilled: int = 0  # tokens really computed: a continued chat keeps those it has
 
     def add(self, *, decode: bool, tokens: int, seconds: float) -> None:
@@ -59,10 +64,11 @@ class Clock:
             self.decode_passes += 1
         else:
             self.prefill_s += seconds
+            self.prefill_passes += 1
             self.prefilled += tokens
 
     def ttft_s(self) -> float:
-        return self.encode_s + self.prefill_s
+        return self.encode_s + self.begin_s + self.prefill_s
 
     def prefill_tok_s(self) -> float | None:
         return self.prefilled / self.prefill_s if self.prefill_s > 0 else None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import operator
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypedDict, Unpack
@@ -14,6 +16,17 @@ from dielet import profiling
 from dielet.checkpoint.spec import ModelSpec
 from dielet.errors import CapacityError, DamagedFile, MissingFile, UsageError
 from dielet.generate.answer import Decoding, Gate, Request, Result, Stream
+from dielet.generate.context import (
+    KEEP,
+    PREFIX_CACHE_MB,
+    checked_keep,
+    left_out,
+    most_kept,
+    prefix_limit,
+    without,
+)
+from dielet.generate.prefix import PrefixCache, common_length
+from dielet.generate.prompt_file import PromptFile
 from dielet.generate.protocol import Runtime
 from dielet.generate.sampling import Sampling, from_generation_config
 from dielet.generate.stream import checked_stops
@@ -38,6 +51,15 @@ class Options(TypedDict, total=False):
     raw: continue the text of the prompt as it is, without the chat template.
     speculate: guess so many tokens from what the text repeats and check them in one pass: the
         same tokens, sooner where text repeats itself.  0, the default, is off.
+    prompt_cache: a file for the keys and values of the prompt: what a prompt begins with and the
+        file has is not computed again.  Written whole when the answer ends, if it has too little;
+        one of another model is replaced, with a warning.
+    context_shift: when the context is full, drop the oldest half of it and go on, instead of
+        ending by "length"; a prompt that is too long is cut likewise.  What stays is computed
+        again: one token more for every token that is dropped.  Then max_new_tokens is, by
+        default, what the context holds.
+    keep: how many tokens at the beginning are never dropped; default: what the chat template puts
+        before the first message of the user, the system message included, or else 4.
     """
 
     max_new_tokens: int | None
@@ -52,16 +74,22 @@ class Options(TypedDict, total=False):
     thinking: bool | None
     raw: bool | None
     speculate: int | None
+    prompt_cache: str | PathLike[str] | None
+    context_shift: bool | None
+    keep: int | None
 
 
 MOST_GUESSES = 15  # with the last token, as many as one pass gives logits for
+_TYPES = (("thinking", bool), ("raw", bool), ("system", str), ("context_shift", bool))
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 
 
 class Model:
     """A model ready to answer.  Thread-safe; every answer has a KV cache of its own.
 
-    `load` makes one; close it, or use it as a context manager, to free its memory.
+    Answers that are made at the same time take turns, program by program, and get the same tokens
+    as one after the other.  `load` makes one; close it, or use it as a context manager, to free
+    its memory.
     """
 
     def __init__(
@@ -71,6 +99,7 @@ class Model:
         directory: Path,
         sampling: Sampling | None = None,
         load_s: float = 0.0,
+        prefix_cache_mb: int = 0,
     ) -> None:
         self.directory = directory
         self.text = text
@@ -78,6 +107,7 @@ class Model:
         self.load_s = load_s
         self._runtime = runtime
         self._gate = Gate()
+        self._prefixes = PrefixCache(prefix_limit(prefix_cache_mb), runtime.panel_bytes)
 
     @property
     def spec(self) -> ModelSpec:
@@ -100,9 +130,7 @@ class Model:
         token ids.  Options and lengths are checked here, before any work: UsageError, or
         CapacityError when the prompt is longer than the context.
         """
-        begin = perf_counter()
-        tokens = self.encode(prompt, options)
-        return Stream(self.start(tokens, perf_counter() - begin, options))
+        return Stream(self.prepare(prompt, options))
 
     def generate(
         self,
@@ -122,18 +150,29 @@ class Model:
                     break
         return stream.result
 
-    def start(self, tokens: Sequence[int], encode_s: float, options: Options) -> Decoding:
-        """Check the options and prepare an answer to `tokens`, which `encode` made."""
-        stop = options.get("stop")
+    def prepare(self, prompt: Prompt, options: Options) -> Decoding:
+        """Check the options and prepare an answer: nothing is computed yet."""
+        begin = perf_counter()
+        prompt = prompt if isinstance(prompt, str) else _items(prompt)
+        tokens = self.encode(prompt, options)
+        keep, dropped = self._keep(prompt, tokens, options), 0
+        if keep is not None:
+            dropped = left_out(len(tokens), keep, self.max_seq_len)
+            tokens = without(tokens, keep, dropped)
+        stop, file = options.get("stop"), options.get("prompt_cache")
         request = Request(
             prompt=tuple(tokens),
-            max_new_tokens=self._room(len(tokens), options.get("max_new_tokens")),
+            max_new_tokens=self._room(len(tokens), options.get("max_new_tokens"), keep is not None),
             sampling=self._settings(options),
             stops=checked_stops(() if stop is None else stop),
-            encode_s=encode_s,
             speculate=_guesses(options.get("speculate")),
+            keep=keep,
+            dropped=dropped,
+            prompt_file=None if file is None else PromptFile.open(file, self._runtime),
+            encode_s=perf_counter() - begin,
         )
-        return Decoding(self._runtime, self._gate, request, self.text.detokenizer(), self.load_s)
+        text = self.text.detokenizer()
+        return Decoding(self._runtime, self._gate, request, text, self.load_s, self._prefixes)
 
     def encode(self, prompt: Prompt, options: Options) -> list[int]:
         """The token ids of `prompt` under the chat template, or as it is for raw text and ids."""
@@ -163,6 +202,7 @@ class Model:
     def close(self) -> None:
         """Free the model's memory once the running program has ended."""
         if self._gate.close():
+            self._prefixes.clear()
             self._runtime.close()
 
     def __enter__(self) -> Model:
@@ -207,14 +247,41 @@ class Model:
         with profiling.mark(self._runtime, "tokenize", before=True):
             return self.text.encode(text, special=False)
 
-    def _room(self, prompt: int, wanted: int | None) -> int:
+    def _keep(self, prompt: Any, tokens: list[int], options: Options) -> int | None:
+        """How many first tokens stay when the context is full; None where the answer ends then."""
+        keep = options.get("keep")
+        if not options.get("context_shift"):
+            if keep is not None:
+                raise UsageError("keep has no meaning without context_shift; leave it out")
+            return None
+        if keep is None:
+            keep = min(max(KEEP, self._lead(prompt, tokens, options)), most_kept(self.max_seq_len))
+        return checked_keep(keep, self.max_seq_len)
+
+    def _lead(self, prompt: Any, tokens: list[int], options: Options) -> int:
+        """How many tokens the template puts before the first words of the user; 0 without one."""
+        if isinstance(prompt, str):
+            prompt = [{"role": "user", "content": prompt}]
+        of_user = [at for at, m in enumerate(prompt) if _role(m) == "user"]
+        if options.get("raw") or self.text.template is None or not of_user:
+            return 0
+        # They are what does not change with the words.
+        others = (
+            [*prompt[: of_user[0]], {**prompt[of_user[0]], "content": words}] for words in "0?"
+        )
+        return min(common_length(tokens, self._encode_messages(o, options)) for o in others)
+
+    def _room(self, prompt: int, wanted: int | None, shifts: bool) -> int:
         """How many tokens to choose at most: the last one chosen needs no place in the cache."""
         if prompt > self.max_seq_len:
             raise CapacityError(
                 f"the prompt has {prompt} tokens, but the context of this model holds "
-                f"{self.max_seq_len}; shorten the prompt or compile with a larger max_seq_len"
+                f"{self.max_seq_len}; shorten the prompt, drop its oldest part with context_shift, "
+                "or compile with a larger max_seq_len"
             )
         room = self.max_seq_len - prompt + 1
+        if shifts:
+            room = self.max_seq_len if wanted is None else sys.maxsize
         if wanted is None:
             return room
         try:
@@ -226,12 +293,18 @@ class Model:
         return min(count, room)
 
 
-def load(directory: str | Path, threads: int | None = None, profiler: bool | None = None) -> Model:
+def load(
+    directory: str | Path,
+    threads: int | None = None,
+    profiler: bool | None = None,
+    prefix_cache_mb: int = PREFIX_CACHE_MB,
+) -> Model:
     """Load a model directory made by `compile`.
 
     `threads` None uses one per core.  `profiler`: the model is always profiled (True), never
-    (False), or when a session asks for it (None).  Raises MissingFile, or DamagedFile naming the
-    file.
+    (False), or when a session asks for it (None).  `prefix_cache_mb`: memory in MB (1e6) for keys
+    and values that answers leave behind: a prompt that begins like an earlier one is computed
+    from where they differ.  Raises MissingFile, or DamagedFile naming the file.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -240,6 +313,7 @@ def load(directory: str | Path, threads: int | None = None, profiler: bool | Non
     _check_directory(directory)
     if threads is not None and (type(threads) is not int or threads < 1):
         raise UsageError(f"threads is {threads!r}; it must be a whole number, 1 or more")
+    prefix_limit(prefix_cache_mb)
     # The tokenizer of a large vocabulary takes as long to read as everything else together.
     with ThreadPoolExecutor(1) as pool:
         pending = pool.submit(lambda: usable(read_files(directory), f"{directory}/"))
@@ -251,7 +325,7 @@ def load(directory: str | Path, threads: int | None = None, profiler: bool | Non
         except BaseException:
             runtime.close()
             raise
-    return Model(runtime, text, directory, sampling, perf_counter() - begin)
+    return Model(runtime, text, directory, sampling, perf_counter() - begin, prefix_cache_mb)
 
 
 def usable(files: Mapping[str, bytes], where: str) -> tuple[Text, Sampling]:
@@ -279,7 +353,7 @@ def check_options(options: Mapping[str, Any]) -> None:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]}?" if near else f"options: {', '.join(known)}"
             raise UsageError(f"unknown option {name}; {hint}")
-    for name, wanted in (("thinking", bool), ("raw", bool), ("system", str)):
+    for name, wanted in _TYPES:
         value = options.get(name)
         if value is not None and not isinstance(value, wanted):
             must = "True or False" if wanted is bool else "a string"
@@ -326,6 +400,10 @@ def _token_ids(items: Sequence[Any]) -> list[int]:
         except TypeError:
             raise _neither(item) from None
     return ids
+
+
+def _role(item: object) -> object:
+    return item.get("role") if isinstance(item, Mapping) else None
 
 
 def _neither(found: object) -> UsageError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from dielet import paths, profiling
 from dielet.checkpoint.spec import ModelSpec
 from dielet.codegen import KernelKey, compile_kernels, host_target
+from dielet.codegen.cache import recipe
 from dielet.errors import CapacityError, DamagedFile, InternalError, NumericError, UsageError
-from dielet.formats.packed import WeightFormat
+from dielet.formats.packed import PANEL, WeightFormat
 from dielet.formats.parallel import available_cores
 from dielet.host.embedding import Embedding, embed_key
 from dielet.host.limits import read_bandwidth
@@ -23,6 +24,7 @@ from dielet.host.memory import Bases, Bytes, address, anonymous, drop_code_pages
 from dielet.host.tables import Tables, build_tables, kernel_key
 from dielet.host.team import Team
 from dielet.image import ModelFiles, open_directory
+from dielet.image.names import COS, DECODER, SIN, TABLE
 from dielet.image.options import MAX_BATCH
 from dielet.image.plan import HEAD_ROWS
 from dielet.program import KvLayout, Program, Region, verify_commands, verify_program
@@ -53,6 +55,8 @@ class State:
                 f"{layout.nbytes:,} bytes; end other programs, or compile with a smaller "
                 "max_seq_len or kv=int8"
             ) from None
+        panels, width = layout.positions // PANEL, PANEL * layout.position_bytes
+        self._panels = self.kv.reshape(-1, panels, width)  # of every layer and head
         self.past = 0
         self.program = ""
         self.program_switches = 0
@@ -61,6 +65,17 @@ class State:
         """Forget the tokens from position `past` on."""
         if not 0 <= past <= self.past:
             raise UsageError(f"cannot rewind to {past}: the state holds {self.past} tokens")
+        self.past = past
+
+    def read_panel(self, number: int) -> Bytes:
+        """A copy of keys and values of 32 positions from 32 * number on, in all layers and heads:
+        u8 [layers * 2 * KV heads, bytes]."""
+        return self._panels[:, number].copy()
+
+    def restore(self, panels: Sequence[Bytes], past: int) -> None:
+        """Hold the first `past` tokens of the sequence that `panels` were read from, in order."""
+        for number, panel in enumerate(panels):
+            self._panels[:, number] = panel.reshape(len(self._panels), -1)
         self.past = past
 
 
@@ -101,6 +116,9 @@ class Runtime:
         drop_code_pages("libllvmlite")  # 40 MB and more, if something had to be compiled
         self._team = Team(self._library, available_cores() if threads is None else threads)
         weakref.finalize(self, self._team.close)  # a forgotten runtime leaves no threads behind
+        # GB/s that these threads can read memory with, measured once per process. No method:
+        # receipts hold it, and must not hold a model's memory.
+        self.read_bandwidth = partial(read_bandwidth, self._team.workers)
         embed = self._library.address(embed_key(fmt, self.spec.hidden, self.spec.embedding_scale))
         self._embedding = Embedding(embed, files.embedding, self.spec.hidden)
         self._bases, self._head_bases = self._memory()
@@ -116,6 +134,23 @@ class Runtime:
     def ticks(self) -> int:
         """The counter that the stamps of commands are taken from."""
         return self._library.clock()
+
+    @property
+    def kv_format(self) -> str:
+        """Number format of the caches."""
+        return self.layout.format
+
+    @property
+    def panel_bytes(self) -> int:
+        """Of 32 positions of one sequence."""
+        return PANEL * self.layout.bytes_per_token()
+
+    @cached_property
+    def identity(self) -> str:
+        """Hash of all that decides what is in the cache: weights, rotary tables, and the code."""
+        files = self.manifest.files
+        weights = " ".join(files[name].sha256 for name in (DECODER, TABLE, COS, SIN))
+        return recipe(f"kv {self.kv_format} {weights}", self._library.target)
 
     def new_state(self) -> State:
         return State(self.layout)
@@ -305,10 +340,6 @@ class Runtime:
             for operand in command.operands
             if operand.role == "w"
         )
-
-    def read_bandwidth(self) -> float:
-        """GB/s that this model's threads can read memory with, measured once per process."""
-        return read_bandwidth(self._team.workers)
 
     def memory_by_owner(self) -> dict[str, int]:
         """Bytes by owner; `kv` is one sequence's cache at full length, resident only as used."""

@@ -61,6 +61,19 @@ class FakeState:
         del self.tokens[past:]
         self.choosing = self.choosing and past > self.prompt  # tokens of the answer stay choices
 
+    def read_panel(self, number: int) -> np.ndarray:
+        """The tokens themselves are the keys and values."""
+        assert 0 <= 32 * number < self.past
+        panel = np.zeros(32, np.int32)
+        tokens = self.tokens[32 * number : 32 * number + 32]
+        panel[: len(tokens)] = tokens
+        return panel.view(np.uint8)
+
+    def restore(self, panels: Sequence[np.ndarray], past: int) -> None:
+        assert 32 * (len(panels) - 1) < past <= 32 * len(panels)
+        self.tokens = np.concatenate(panels).view(np.int32).tolist()[:past]
+        self.choosing, self.prompt = False, past
+
 
 class FakeRuntime:
     """`script` are the tokens that greedy decoding gives; afterwards, and without one, the best
@@ -96,6 +109,7 @@ class FakeRuntime:
         self.max_seq_len = max_seq_len
         self.chunk = chunk
         self.weight_bytes_per_token = 1_000_000
+        self.kv_format, self.panel_bytes, self.identity = "bf16", 128, "a fake"
         self.script = list(script)
         self.executed: list[list[int]] = []
         self.states: list[FakeState] = []
@@ -247,13 +261,14 @@ def fake_model(
     *,
     template: str | None = TEMPLATE,
     sampling: Sampling | None = None,
+    prefix_cache_mb: int = 0,
     **settings,
 ) -> Model:
     """A Model over `runtime`, or over a new FakeRuntime(**settings), with byte-level text."""
     text = text_of(byte_level_tokenizer(), template)
     if runtime is None:
         runtime = FakeRuntime(410, **settings)
-    return Model(runtime, text, Path("fake-model"), sampling, load_s=0.5)
+    return Model(runtime, text, Path("fake-model"), sampling, 0.5, prefix_cache_mb)
 
 
 def write_text_files(

@@ -154,7 +154,8 @@ def test_the_receipt_has_its_fields_in_order():
     assert list(receipt) == [
         "load_s", "prompt_tokens", "ttft_s", "prefill_tok_s", "new_tokens", "decode_tok_s",
         "program_switches", "weight_bytes_per_token", "read_gb_s", "share_of_bandwidth",
-        "peak_rss_bytes", "decode_passes", "logits_sha256", "finish_reason",
+        "peak_rss_bytes", "decode_passes", "logits_sha256", "finish_reason", "reused_tokens",
+        "prefill_passes", "dropped_tokens",
     ]  # fmt: skip
     assert receipt["load_s"] == 0.5
     assert receipt["new_tokens"] == 5
