@@ -23,13 +23,14 @@ def open_model(
     console: Console,
     threads: int | None = None,
     options: CompileOptions | None = None,
+    prefix_cache_mb: int = 0,
 ) -> Model:
     """Load the model directory `src`; anything else is compiled into the user's cache first."""
     from dielet.generate.session import MANIFEST, is_model_directory, load
     from dielet.image.names import DECODER
 
     if is_model_directory(Path(src)):
-        return load(src, threads)
+        return load(src, threads, prefix_cache_mb=prefix_cache_mb)
     if (Path(src) / DECODER).is_file():
         raise MissingFile(
             f"{src} has {DECODER} but no {MANIFEST}, so it is not all of a compiled model; compile "
@@ -44,12 +45,12 @@ def open_model(
     if is_model_directory(directory):
         console.detail(f"compiled before: {directory}")
         try:
-            return load(directory, threads)
+            return load(directory, threads, prefix_cache_mb=prefix_cache_mb)
         except (DamagedFile, MissingFile) as error:
             console.note(f"the compiled model in the cache is not usable ({error}); making it anew")
     make_way(directory, console)
     compile_into(checkpoint, directory, options, console)
-    return load(directory, threads)
+    return load(directory, threads, prefix_cache_mb=prefix_cache_mb)
 
 
 def make_way(directory: Path, console: Console) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,9 @@ from dielet.cli.console import Console, table
 from dielet.cli.exits import INTERRUPTED
 from dielet.cli.models import ANSWER, add_sampling, open_model
 from dielet.cli.parser import add_compress, add_revision, at_revision, place
-from dielet.cli.speak import answer_object, receipt_lines, speak
+from dielet.cli.speak import answer_object, prompt_parts, receipt_lines, speak
 from dielet.errors import DieletError, UsageError
+from dielet.generate.context import PREFIX_CACHE_MB
 
 if TYPE_CHECKING:
     from dielet.generate.answer import Result
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from dielet.profiler import Session
 
 HELP = "answer a prompt, or chat"
+CONTEXT = ("prompt_cache", "context_shift", "keep")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +46,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_compress(parser)
     add_sampling(parser)
+    add_context(parser)
+
+
+def add_context(parser: argparse.ArgumentParser) -> None:
+    """What is kept of earlier text, and what becomes of it when there is too much."""
+    group = parser.add_argument_group("the context")
+    group.add_argument(
+        "--prompt-cache", type=place, metavar="FILE",
+        help="keep what the prompt computes in FILE, and compute only what is not in it",
+    )  # fmt: skip
+    group.add_argument(
+        "--prefix-cache-mb", type=int, metavar="N",
+        help=f"memory for what a chat computed before /reset; default: {PREFIX_CACHE_MB}",
+    )  # fmt: skip
+    group.add_argument(
+        "--context-shift", action="store_const", const=True,
+        help="when the context is full, drop its oldest half and go on instead of ending",
+    )  # fmt: skip
+    group.add_argument(
+        "--keep", type=int, metavar="N",
+        help="tokens at the beginning that are never dropped; default: the system message, or 4",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
@@ -53,11 +78,15 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.prompt is None and console.as_json:
         raise UsageError("--json answers one prompt; give it with -p (-p - reads stdin)")
     options: dict[str, Any] = {
-        name: value for name in ANSWER if (value := getattr(args, name)) is not None
+        name: value for name in (*ANSWER, *CONTEXT) if (value := getattr(args, name)) is not None
     }
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+    memory = args.prefix_cache_mb
+    if memory is None:
+        memory = PREFIX_CACHE_MB if prompt is None else 0  # after one answer there is no other
     src = at_revision(args.model or args.model_dir, args.revision)
-    with open_model(src, console, args.threads) as model:
+    model = open_model(src, console, args.threads, prefix_cache_mb=memory)
+    with warnings_noted(console), model:
         with profiled(args.profile, args.compress, console) as session:
             if prompt is None:
                 return chat(model, options, console)
@@ -65,6 +94,14 @@ def run(args: argparse.Namespace, console: Console) -> int:
             warn_of_no_effect(model, options, console)
             result = speak(stream, console)
         return report(result, session, console)
+
+
+@contextmanager
+def warnings_noted(console: Console) -> Iterator[None]:
+    """Inside, what Python would warn of with a file and a line of ours is a note."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *where, **more: console.note(str(message))
+        yield
 
 
 @contextmanager
@@ -132,9 +169,12 @@ def take_turn(conversation: Any, message: str, interactive: bool, console: Conso
         return
     if result.finish_reason == "cancelled" and not interactive:
         raise KeyboardInterrupt
-    speed = result.receipt.decode_tok_s
-    if speed is not None:
-        console.detail(f"{len(result.tokens)} tokens, {speed:.1f} tokens/s")
+    receipt = result.receipt
+    if receipt.decode_tok_s is not None:
+        console.detail(
+            f"{len(result.tokens)} tokens, {receipt.decode_tok_s:.1f} tokens/s, prompt "
+            + prompt_parts(receipt)
+        )
     console.out()
 
 

@@ -61,6 +61,16 @@ def answer_object(result: Result) -> dict[str, Any]:
     }
 
 
+def prompt_parts(receipt: Receipt) -> str:
+    """How long the prompt was, and how much of it was known or dropped."""
+    parts = [f"{receipt.prompt_tokens} tokens"]
+    if receipt.reused_tokens:
+        parts.append(f"{receipt.reused_tokens} of them known")
+    if receipt.dropped_tokens:
+        parts.append(f"{receipt.dropped_tokens} dropped from the context")
+    return ", ".join(parts)
+
+
 def receipt_lines(receipt: Receipt) -> dict[str, str]:
     """The receipt for people: name -> value."""
     rows = {"load": duration(receipt.load_s)}
@@ -68,8 +78,7 @@ def receipt_lines(receipt: Receipt) -> dict[str, str]:
         speed = receipt.prefill_tok_s
         rate = "" if speed is None else f", {speed:.0f} tokens/s"
         rows["prompt"] = (
-            f"{receipt.prompt_tokens} tokens, first answer token after "
-            f"{duration(receipt.ttft_s)}{rate}"
+            f"{prompt_parts(receipt)}, first answer token after {duration(receipt.ttft_s)}{rate}"
         )
     decode = "" if receipt.decode_tok_s is None else f", {receipt.decode_tok_s:.1f} tokens/s"
     rows["answer"] = f"{receipt.new_tokens} tokens{decode}, ended by: {receipt.finish_reason}"

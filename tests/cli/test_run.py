@@ -13,7 +13,8 @@ from dielet.cli import board
 RECEIPT = [
     "load_s", "prompt_tokens", "ttft_s", "prefill_tok_s", "new_tokens", "decode_tok_s",
     "program_switches", "weight_bytes_per_token", "read_gb_s", "share_of_bandwidth",
-    "peak_rss_bytes", "decode_passes", "logits_sha256", "finish_reason",
+    "peak_rss_bytes", "decode_passes", "logits_sha256", "finish_reason", "reused_tokens",
+    "prefill_passes", "dropped_tokens",
 ]  # fmt: skip
 ROOT = Path(__file__).parents[2]
 
@@ -103,6 +104,55 @@ def test_chat_ends_at_the_end_of_its_input(dielet, saying, monkeypatch):
     assert len(saying.runtimes[-1].states) == 1
 
 
+def test_a_prompt_cache_spares_the_next_run_the_prompt(dielet, saying, tmp_path):
+    model, file = saying("yes"), tmp_path / "cache"
+    first = dielet("run", model, "-p", "a long question", "--prompt-cache", file, "--json").json
+    again = dielet("run", model, "-p", "a long question", "--prompt-cache", file)
+    assert first["reused_tokens"] == 0 and again.out == "yes\n"
+    known = f"{first['prompt_tokens']} tokens, {first['prompt_tokens'] - 1} of them known, first"
+    assert known in again.err
+    saying.runtimes.clear()
+    file.write_bytes(file.read_bytes()[:-1])
+    spoken = dielet("run", model, "-p", "a long question", "--prompt-cache", file, "--json")
+    assert spoken.json["reused_tokens"] == 0 and spoken.code == 0
+    said = f"prompt cache {file}: it is damaged; the prompt is computed, and the file replaced\n"
+    assert spoken.err == said
+    quiet = dielet("run", model, "-p", "a long question", "--prompt-cache", file, "-q")
+    assert (quiet.out, quiet.err) == ("yes\n", "")
+
+
+def test_a_prompt_cache_that_would_overwrite_something_else(dielet, saying, tmp_path):
+    (tmp_path / "novel.txt").write_text("Chapter One")
+    spoken = dielet("run", saying("yes"), "-p", "x", "--prompt-cache", tmp_path / "novel.txt")
+    assert spoken.code == 1 and spoken.out == ""
+    assert spoken.err.startswith("dielet run: error: ") and spoken.err.count("\n") == 1
+    assert "is no prompt cache; name another file, or remove this one" in spoken.err
+    assert (tmp_path / "novel.txt").read_text() == "Chapter One"
+
+
+def test_a_full_context_ends_the_answer_or_shifts(dielet, saying):
+    model = saying("word " * 200)  # of 256
+    full = dielet("run", model, "-p", "x " * 60, "--json").json
+    assert full["finish_reason"] == "length" and full["text"].startswith("word word")
+    assert full["prompt_tokens"] + full["new_tokens"] == 257 and full["dropped_tokens"] == 0
+    shift = ["--context-shift", "--keep", 10, "--max-new-tokens", 300]
+    spoken = dielet("run", model, "-p", "x " * 60, *shift)
+    assert "ended by: length" in spoken.err and "300 tokens" in spoken.err
+    assert f"74 tokens, {(256 - 10) // 2} dropped from the context, first" in spoken.err
+    long = dielet("run", model, "-p", "x " * 600, *shift, "--json").json
+    assert long["new_tokens"] == 300 and long["dropped_tokens"] == 123 * 6
+    assert long["prompt_tokens"] <= 256
+
+
+def test_a_chat_says_what_it_reused_and_keeps_its_memory_over_a_reset(dielet, saying, monkeypatch):
+    model = saying("yes")
+    for memory, known in (([], True), (["--prefix-cache-mb", 0], False)):
+        monkeypatch.setattr("sys.stdin", io.StringIO("hello\nmore\n/reset\nhello\n"))
+        spoken = dielet("run", model, "-v", *memory)
+        turns = [line for line in spoken.err.splitlines() if "prompt" in line]
+        assert [" known" in turn for turn in turns] == [False, True, known]
+
+
 def test_the_board_program_prints_the_answer_and_nothing_else(saying, capsys):
     model = saying("<think>\nOkay, the user asked.\n</think>\n\nHello! 😊")
     assert board.main(["-d", str(model), "-p", "who are you"]) == 0
@@ -180,6 +230,10 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
         (["--top-p", 2], "--top-p is 2.0"),
         (["--max-new-tokens", 0], "--max-new-tokens is 0"),
         (["--speculate", 99], "--speculate is 99"),
+        (["--keep", 4], "--keep has no meaning without --context-shift; leave it out"),
+        (["--context-shift", "--keep", 300], "--keep is 300; it must be from 0 to 254, two less"),
+        (["--prefix-cache-mb", -1], "--prefix-cache-mb is -1; it must be a whole number of meg"),
+        (["--prefix-cache-mb", 1 << 31], "--prefix-cache-mb is 2147483648; it must be a whole"),
     ],
 )
 def test_errors_name_options_as_they_are_typed(dielet, saying, options, message):
