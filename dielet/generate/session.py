@@ -55,9 +55,9 @@ class Options(TypedDict, total=False):
         file has is not computed again.  Written whole when the answer ends, if it has too little;
         one of another model is replaced, with a warning.
     context_shift: when the context is full, drop the oldest half of it and go on, instead of
-        ending by "length"; a prompt that is too long is cut likewise.  What stays is computed
-        again: one token more for every token that is dropped.  Then max_new_tokens is, by
-        default, what the context holds.
+        ending by "length"; a prompt that is too long is cut likewise.  The other half is computed
+        again, so a token of a long answer costs one more prompt token.  Then max_new_tokens is,
+        by default, what the context holds.
     keep: how many tokens at the beginning are never dropped; default: what the chat template puts
         before the first message of the user, the system message included, or else 4.
     """
