@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,13 @@ from dielet.calibrate.measure import Agreement, agreements
 from dielet.calibrate.watch import WatchedRuntime
 from dielet.checkpoint.base import Checkpoint
 from dielet.formats.packed import WeightFormat
-from dielet.image import CompileOptions, compile_checkpoint, open_directory, plan_checkpoint
+from dielet.image import (
+    CompileOptions,
+    Progress,
+    compile_checkpoint,
+    open_directory,
+    plan_checkpoint,
+)
 from dielet.image.accuracy import Accuracy, Calibration, LinearAccuracy
 from dielet.image.formats import int8_beside
 from dielet.image.manifest import forget_files
@@ -29,6 +36,7 @@ Note = Callable[[str], None]
 LEAST_TOKENS = 256
 _LONGEST = 512  # tokens that are read as one text
 _CHUNK = 128
+_SAYS_EVERY = 10.0  # seconds, of a compilation that takes long
 _SAMPLE = 32  # rows of a linear's inputs whose outputs are computed
 _IN_BF16 = {"weights": "bf16", "group": None, "minimum": None}
 _NOT_OF_WEIGHTS = {
@@ -89,7 +97,8 @@ def calibrate(
     with ExitStack() as stack:
 
         def loaded(name: str, options: CompileOptions, found: Calibration) -> WatchedRuntime:
-            path = compile_checkpoint(checkpoint, folder / name, options, calibration=found)
+            progress = _seldom(note, name)
+            path = compile_checkpoint(checkpoint, folder / name, options, progress, found)
             stack.callback(forget_files, path)
             return stack.enter_context(closing(WatchedRuntime(open_directory(path))))
 
@@ -109,6 +118,19 @@ def calibrate(
     linears = _linears(checkpoint, common, chosen, inputs[0], inputs[2])
     report = _report(text, without, found, options.int8_budget, linears)
     return replace(chosen, accuracy=report)
+
+
+def _seldom(note: Note, name: str) -> Progress:
+    """Tell `note` how far a long compilation has come."""
+    last = monotonic()
+
+    def report(done: int, total: int, tensor: str) -> None:
+        nonlocal last
+        if monotonic() - last > _SAYS_EVERY:
+            last = monotonic()
+            note(f"calibrate: {name}: {100 * done // total} % compiled")
+
+    return report
 
 
 def read(reference: WatchedRuntime, texts: Sequence[Tokens], note: Note) -> Inputs:
