@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dielet.host.measure import Measured
 
 HELP = "speed beside the measured limits of this machine"
+MOST_ROUNDS = 10_000  # hours
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +42,8 @@ def run(args: argparse.Namespace, console: Console) -> None:
     for name in ("prompt_tokens", "new_tokens", "rounds"):
         if getattr(args, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')} is {getattr(args, name)}; at least 1")
+    if args.rounds > MOST_ROUNDS:
+        raise UsageError(f"--rounds is {args.rounds}; at most {MOST_ROUNDS}")
     if any(context < 1 for context in args.contexts):
         raise UsageError(f"--contexts {args.contexts}: each must be at least 1")
     from dielet.host import Runtime
