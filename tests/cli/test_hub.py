@@ -13,6 +13,7 @@ from dielet.checkpoint.hub_settings import hub_settings
 from dielet.compat import directories
 from dielet.errors import MissingFile, UsageError
 from tests.checkpoint.make import gguf_file, hugging_face, spec, weights
+from tests.generate.fake import byte_level_tokenizer
 from tests.hub_server import COMMIT, Hub, read_folder, running
 
 NAME = "some/model"
@@ -53,6 +54,22 @@ def layers_of(spoken) -> float:
     """By the cache, which grows with them: keys and values of 2 heads of 32, in bf16."""
     assert spoken.code == 0, spoken.err
     return spoken.json["memory"]["kv"] / (64 * 2 * 2 * 32 * 2)
+
+
+def test_run_by_id_and_again_without_a_network(dielet, hub: Hub, tmp_path: Path, monkeypatch):
+    tokenizer = byte_level_tokenizer()
+    one = spec(vocab=tokenizer.get_vocab_size())
+    files = read_folder(hugging_face(tmp_path / "made", one, weights(one)))
+    hub.add("some/talker", {**files, "tokenizer.json": tokenizer.to_str().encode()})
+    command = ("run", "some/talker", "-p", "hello", "--raw", "--max-new-tokens", 4, "--json")
+    first = dielet(*command)
+    assert first.code == 0 and len(first.json["tokens"]) == 4, first.err
+    assert {one.name for one in hub.gets()} == {*files, "tokenizer.json"}
+    hub.models.clear()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    before = len(hub.seen)
+    assert dielet(*command).json["tokens"] == first.json["tokens"]
+    assert len(hub.seen) == before
 
 
 def test_a_revision_of_what_is_here_is_a_mistake(dielet, hub: Hub, tmp_path: Path):
