@@ -19,6 +19,7 @@ from dielet.checkpoint.hugging_face import (
 from dielet.checkpoint.random import RandomCheckpoint
 from dielet.checkpoint.roles import Roles
 from dielet.checkpoint.spec import ModelSpec
+from dielet.checkpoint.weight_files import PICKLES, pickle_refusal
 from dielet.errors import DamagedFile, MissingFile, Unsupported, UsageError
 
 
@@ -48,6 +49,8 @@ def _opened(path: Path, roles: Roles | None) -> Checkpoint:
         if roles is not None:
             raise UsageError(f"roles are for Hugging Face directories; {path} is a .gguf file")
         return GgufCheckpoint(path)
+    if path.suffix in PICKLES:
+        raise Unsupported(pickle_refusal(path))
     raise Unsupported(
         f"{path} is not a model: a Hugging Face directory or a .gguf file is expected"
     )

@@ -22,7 +22,7 @@ from dielet.errors import DamagedFile, MissingFile, Unsupported
 
 _INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"\w[\w.-]*\.safetensors", re.ASCII)
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
 class WeightFiles:
@@ -54,6 +54,11 @@ class WeightFiles:
             "awq": (awq.awq_linears, awq.PARTS),
         }[how.method]
         self._linears = {linear.name: linear for linear in linears(self._home, how)}
+        for name in self._linears:
+            if name in self._home:
+                raise DamagedFile(
+                    f"{self._home[name].path}: {shown(name)} is there both quantised and as it was"
+                )
         stems = [name.removesuffix("weight") for name in self._linears]
         return {f"{stem}{kind}" for stem in stems for kind in kinds}
 
@@ -74,8 +79,10 @@ class WeightFiles:
         if name.endswith(self._unused):
             return True
         stem, _, last = name.rpartition(".")
-        quantized = f"{stem}.weight" in self._linears
-        return quantized and last == "bias" and not self.tensor(name).array().any()
+        linear = self._linears.get(f"{stem}.weight")
+        if linear is None or last != "bias" or self.shapes[name] != (linear.N,):
+            return False
+        return not self.tensor(name).array().any()
 
 
 def _open_files(directory: Path) -> tuple[str, list[SafetensorsFile]]:
@@ -89,7 +96,7 @@ def _open_files(directory: Path) -> tuple[str, list[SafetensorsFile]]:
     others = sorted(directory.glob("*.safetensors"))
     if len(others) == 1:
         return str(others[0]), [SafetensorsFile(others[0])]
-    pickles = [p for p in sorted(directory.iterdir()) if p.suffix in _PICKLES and p.is_file()]
+    pickles = [p for p in sorted(directory.iterdir()) if p.suffix in PICKLES and p.is_file()]
     if pickles and not others:
         raise Unsupported(pickle_refusal(max(pickles, key=lambda path: path.stat().st_size)))
     raise MissingFile(f"{directory} has neither model.safetensors nor {_INDEX}")

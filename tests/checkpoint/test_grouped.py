@@ -8,13 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save, save_file
+from safetensors.torch import save as save_torch
 
 from dielet.checkpoint import open_checkpoint, pack_rows
 from dielet.checkpoint.grouped import Grouped, in_order
 from dielet.checkpoint.quantization import Quantization
 from dielet.checkpoint.weight_files import WeightFiles
-from dielet.errors import DamagedFile, NumericError, Unsupported
+from dielet.errors import DamagedFile, DieletError, NumericError, Unsupported
 from dielet.formats.packed import WeightFormat, unpack
 from dielet.formats.quantize import quantize
 from dielet.image import CompileOptions, compile_model, open_directory
@@ -237,6 +241,58 @@ def test_parts_that_do_not_fit_are_named(tmp_path, changes, how, message):
     with pytest.raises(DamagedFile, match=message) as error:
         opened(tmp_path, {n: a for n, a in parts.items() if a is not None}, how)
     assert str(error.value).startswith(str(tmp_path)) and "\n" not in str(error.value)
+
+
+def test_a_weight_that_is_there_twice_is_refused(tmp_path):
+    parts = {**random_parts("awq", 40, 128, 4), "weight": np.ones((40, 128), np.float16)}
+    with pytest.raises(DamagedFile, match=r"x\.weight is there both quantised and as it was"):
+        opened(tmp_path, parts, Quantization("awq", 32))
+
+
+def bare_file(how: str) -> bytes:
+    """A small file of each method, whose header is then altered."""
+    parts = random_parts("awq" if how == "awq" else "gptq", 16, 64, 2)
+    if how == "gptq":
+        parts["g_idx"] = (np.arange(64) // 32).astype(np.int32)
+    parts["bias"] = np.zeros(16, np.float16)
+    if how != "fp8":
+        return save({f"x.{last}": array for last, array in parts.items()})
+    weight = torch.zeros(16, 64).to(torch.float8_e4m3fn)
+    return save_torch({"x.weight": weight, "x.weight_scale_inv": torch.ones(1, 2)})
+
+
+HOW = {
+    "gptq": Quantization("gptq", 32, less_one=True, ordered=False),
+    "awq": Quantization("awq", 32),
+    "fp8": Quantization("fp8", block=(32, 32)),
+}
+FILES = {how: bare_file(how) for how in HOW}
+
+
+@given(
+    how=st.sampled_from(list(HOW)),
+    changes=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=4),
+)
+@settings(max_examples=300, deadline=None)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_changed_bytes_give_linears_or_one_line(tmp_path_factory, how, changes):
+    folder = tmp_path_factory.getbasetemp()
+    data = bytearray(FILES[how])
+    for place, value in changes:
+        data[int(place * (len(data) - 1))] = value
+    (folder / "model.safetensors").write_bytes(data)
+    try:
+        files = WeightFiles(folder, HOW[how])
+        for name, shape in files.shapes.items():
+            files.is_unused(name)
+            if name.endswith("weight") and len(shape) == 2:
+                linear = files.tensor(name)
+                linear.rows(0, min(linear.N, 20))
+                if linear.kept_formats:
+                    linear.blocks(0, min(linear.N, 20))
+    except DieletError as error:
+        message = str(error)
+        assert "\n" not in message and (str(folder) in message or "x.weight" in message)
 
 
 def test_words_of_another_width_are_refused(tmp_path):

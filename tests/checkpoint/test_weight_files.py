@@ -41,6 +41,9 @@ def test_pickles_are_refused_and_never_opened(tmp_path, name):
         open_checkpoint(tmp_path)
     message = str(error.value)
     assert message.startswith(f"{tmp_path / name} is a pickle, which can run any code")
+    with pytest.raises(Unsupported) as error:
+        open_checkpoint(tmp_path / name)
+    assert str(error.value) == message
     assert "\n" not in message and "; where you trust it, convert it: python -c " in message
 
 
