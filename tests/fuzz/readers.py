@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -470,6 +470,38 @@ def _verified() -> Ready:
     return Ready(read, (sample,))
 
 
+@dataclass(frozen=True)
+class _Speaker:
+    """What a prompt cache is held against, of a runtime."""
+
+    identity: str = "m"
+    kv_format: str = "bf16"
+    panel_bytes: int = 64
+    max_seq_len: int = 128
+
+
+def _prompt_cache() -> Ready:
+    from dielet.generate.prompt_file import PromptFile
+
+    path, runtime = scratch() / "kept", cast(Any, _Speaker())
+    tokens = list(range(40))
+
+    def made(count: int) -> bytes:
+        path.unlink(missing_ok=True)
+        PromptFile.open(path, runtime).keep(
+            tokens[:count], lambda n: np.full(64, n, np.uint8), runtime
+        )
+        return path.read_bytes()
+
+    def read(data: bytes) -> None:
+        header = data[52 : 52 + int.from_bytes(data[12:20], "little")]
+        right = data[:20] + hashlib.sha256(header).digest() + data[52:]
+        for content in (data, right):  # damaged, and made by somebody who knows the form
+            PromptFile.open(rewritten(path, content), runtime).prefix(tokens)
+
+    return Ready(read, (made(40), made(1)))
+
+
 # What people write
 
 
@@ -637,6 +669,7 @@ READERS: dict[str, Reader] = {
     "kernels": Reader(_kernels, (b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff")),
     "objects": Reader(_objects, errors=(NotFlat,)),
     "verified": Reader(_verified, usual=20_000),
+    "prompt_cache": Reader(_prompt_cache, (b'"panel_bytes":', b'"tokens":[', b'"sha256":[')),
     "device": Reader(_device, DEVICE_WORDS),
     "overrides": Reader(_overrides, OVERRIDE_WORDS),
     "roles": Reader(_roles, TOML_WORDS),
