@@ -117,7 +117,7 @@ class PromptFile:
         missing = len(tokens) - common_length(self.tokens, tokens)
         if missing * WORTHWHILE <= len(tokens):
             return
-        panels = [panel(number) for number in range(-(-len(tokens) // PANEL))]
+        panels = [panel(number).tobytes() for number in range(-(-len(tokens) // PANEL))]
         digests = tuple(hashlib.sha256(data).hexdigest() for data in panels)
         header = msgspec.json.encode(
             Header(runtime.identity, runtime.kv_format, runtime.panel_bytes, tuple(tokens), digests)

@@ -1,4 +1,4 @@
-"""Models that are made, compiled and scored once for all tests of this folder."""
+"""Models that are made, compiled and scored once for the tests of a folder, then freed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 from tests.numbers.models import SmolLM2, Tiny
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
     models = Tiny(tmp_path_factory.mktemp("tiny"))
     yield models
     models.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmolLM2]:
     models = SmolLM2(tmp_path_factory.mktemp("smollm2"))
     yield models
