@@ -58,6 +58,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
             lstrip_blocks=True,
             extensions=[GenerationTag, jinja2.ext.loopcontrols],
             finalize=self.bounded,
+            optimized=False,  # which takes exponentially long over filters of filters
         )
         self._steps = MOST_STEPS
         self.filters["tojson"] = _tojson

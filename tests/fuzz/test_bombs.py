@@ -103,6 +103,7 @@ def test_a_token_that_is_cut_everywhere() -> None:
         "{% set ns = namespace(x=(1,)) %}{% for i in range(60) %}{% set ns.x = (ns.x, ns.x) %}"
         "{% endfor %}{{ {ns.x: 1} }}",
         "{% for m in messages recursive %}{{ loop(messages * 9) }}{% endfor %}",
+        "{{ messages" + " | tojson" * 300 + " }}",
         "{{ 'a'.__class__ }}", "{{ 99999 ** 99999 ** 99999 }}", "{{ '%0*d' % (99999999, 1) }}",
         "{{ ('a' * 9999) | urlize }}{{ ('<' * 999999) | striptags }}",
         "{{ ('a ' * 4000000) | title | wordwrap(1) }}", "{{ 'x' | indent(9999999) }}",
