@@ -655,28 +655,33 @@ READERS: dict[str, Reader] = {
     "tokenizer_config": Reader(
         lambda: _beside_config("tokenizer_config.json", [TOKENIZER_CONFIG]),
         (b'"added_tokens_decoder"', b'"name"', b'"content"'),
+        usual=50_000,
     ),
-    "generation_config": Reader(lambda: _beside_config("generation_config.json", [GENERATION])),
-    "template": Reader(_template, TEMPLATE_WORDS, usual=30_000),
+    "generation_config": Reader(
+        lambda: _beside_config("generation_config.json", [GENERATION]), usual=50_000
+    ),
+    "template": Reader(_template, TEMPLATE_WORDS, usual=25_000),
     "hub": Reader(_hub, (b'"../x"', b'"rfilename"', b'"sha":', b'"a\\u0000"')),
-    "gguf": Reader(_gguf, GGUF_WORDS, usual=50_000),
+    "gguf": Reader(_gguf, GGUF_WORDS, usual=30_000),
     "manifest": Reader(_manifest, MANIFEST_WORDS),
     "image": Reader(_image, (b'"shares":[', b'"offset":', b"DIELETIM")),
     "program": Reader(
         _program, (b"linear", b"\xcf" + b"\xff" * 8, b"\xdb\xff\xff\xff\xff", b"\xc0")
     ),
-    "npy": Reader(_npy, NPY_WORDS),
-    "kernels": Reader(_kernels, (b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff")),
-    "objects": Reader(_objects, errors=(NotFlat,)),
+    "npy": Reader(_npy, NPY_WORDS, usual=50_000),
+    "kernels": Reader(_kernels, (b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff"), usual=50_000),
+    "objects": Reader(_objects, errors=(NotFlat,), usual=50_000),
     "verified": Reader(_verified, usual=20_000),
-    "prompt_cache": Reader(_prompt_cache, (b'"panel_bytes":', b'"tokens":[', b'"sha256":[')),
+    "prompt_cache": Reader(
+        _prompt_cache, (b'"panel_bytes":', b'"tokens":[', b'"sha256":['), usual=50_000
+    ),
     "device": Reader(_device, DEVICE_WORDS),
     "overrides": Reader(_overrides, OVERRIDE_WORDS),
     "roles": Reader(_roles, TOML_WORDS),
     "budget": Reader(_budget, TOML_WORDS),
     "rbln_config": Reader(_rbln, (b'"phases"', b'"sliding_window"', b'"quantization"', b'"npu"')),
-    "trace": Reader(_trace, TRACE_WORDS, usual=40_000),
-    "trace-packed": Reader(_packed_trace, TRACE_WORDS, usual=25_000),
+    "trace": Reader(_trace, TRACE_WORDS, usual=30_000),
+    "trace-packed": Reader(_packed_trace, TRACE_WORDS, usual=20_000),
     "trace-zipped": Reader(_zipped_trace, TRACE_WORDS, usual=50_000),
     "table": Reader(_table, TRACE_WORDS, usual=10_000),
 }

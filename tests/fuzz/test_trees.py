@@ -42,7 +42,7 @@ from tests.fuzz.trees import LEAVES, VALUES, changed, toml
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.slow]
 quickly = settings(
-    max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 
 
@@ -231,7 +231,7 @@ _WORDS = st.recursive(
 
 
 @given(_WORDS)
-@settings(quickly, max_examples=150)
+@settings(quickly, max_examples=60)
 def test_templates(text: str) -> None:
     whole = "{% set ns = namespace(x='abc') %}" + text
     check(lambda: ChatTemplate(whole, "t", {"eos_token": "</s>"}).render(MESSAGES))
