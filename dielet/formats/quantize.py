@@ -170,7 +170,7 @@ class _Even:
     least_square, least_variance = np.float32(1), np.float32(0.5)  # of codes that are not all one
 
     def __init__(self, group: int) -> None:
-        self.total: int | F32 = group
+        self.total: np.float32 | F32 = np.float32(group)
 
     def edges(self, x: F32) -> tuple[F32, F32]:
         """The largest and the smallest of x, between which steps are tried."""
@@ -286,7 +286,7 @@ def _with_minimum(fmt: WeightFormat, x: F32, sums: _Even) -> _Found:
         q_mean = sums.mean(q)
         covariance = sums.dot(x, q) - sums.total * mean * q_mean
         variance = sums.dot(q, q) - sums.total * q_mean * q_mean
-        slope: F32 = covariance / np.maximum(variance, sums.least_variance)
+        slope = (covariance / np.maximum(variance, sums.least_variance)).astype(np.float32)
         return slope, mean - slope * q_mean, slope * covariance
 
     for code in sums.ranges[fmt.kind]:

@@ -15,6 +15,7 @@ from dielet.program.select import ladder
 
 WEIGHTS = ("bf16", "int8", "int4")
 MAX_BATCH = 64
+MAX_CHUNK = 4096  # tokens of a prefill program
 CHUNK_UNIT = 16  # rows: kernels work on tiles of the chunk
 
 
@@ -71,7 +72,7 @@ class CompileOptions:
         _in_range("num_devices", self.num_devices, 1, 64)
         _in_range("layers", self.layers, 1, 1 << 10)
         _in_range("max_seq_len", self.max_seq_len, 32, 1 << 22)
-        _in_range("prefill_chunk", self.prefill_chunk, CHUNK_UNIT, 4096)
+        _in_range("prefill_chunk", self.prefill_chunk, CHUNK_UNIT, MAX_CHUNK)
         if self.prefill_chunk is None or self.prefill_chunk % CHUNK_UNIT:
             raise UsageError(
                 f"prefill_chunk {self.prefill_chunk} must be a multiple of {CHUNK_UNIT}"
@@ -146,7 +147,9 @@ def _check_calibration(options: CompileOptions) -> None:
     if budget is None:
         return
     if options.calibrate is None:
-        raise UsageError(f"int8_budget {budget!r} goes with a text to calibrate by; name one or leave it out")
+        raise UsageError(
+            f"int8_budget {budget!r} goes with a text to calibrate by; name one or leave it out"
+        )
     if type(budget) not in (int, float) or not 0 < budget <= 100:
         raise UsageError(f"int8_budget is {budget!r}; it must be above 0, at most 100 (percent)")
 
