@@ -16,10 +16,10 @@ from dielet.checkpoint.hub_download import fetch_blob, patiently
 from dielet.checkpoint.hub_progress import transfer
 from dielet.checkpoint.hub_settings import HubSettings, hub_settings
 from dielet.checkpoint.hub_wanted import CONFIG, INDEX, WEIGHTS, Wanted, parts_of
+from dielet.checkpoint.weight_files import PICKLES
 from dielet.errors import CapacityError, DieletError, MissingFile, Unsupported
 
 _NAMED = 5  # files that a message names
-_PICKLES = (".bin", ".pt", ".pth")
 
 
 def from_hub(request: Wanted, settings: HubSettings | None = None) -> Path:
@@ -160,7 +160,7 @@ def _check_fetchable(request: Wanted, names: Collection[str], page: str) -> None
         raise MissingFile(
             f"{hub_id} has its weights in {_some(ggufs)}; name one of them: {hub_id}/{ggufs[0]}"
         )
-    pickles = [name for name in names if name.endswith(_PICKLES)]
+    pickles = [name for name in names if name.endswith(PICKLES)]
     if request.at(CONFIG) in names and pickles:
         raise Unsupported(
             f"{hub_id} has its weights in {_some(pickles)}, a pickle, which could run code when "
