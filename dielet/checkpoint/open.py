@@ -7,7 +7,6 @@ from dielet.checkpoint.base import Checkpoint
 from dielet.checkpoint.config import decoder_entries, read_json, spec_from_config
 from dielet.checkpoint.gguf import GgufCheckpoint, gguf_spec
 from dielet.checkpoint.gguf_split import GgufModel
-from dielet.checkpoint.hub import from_hub
 from dielet.checkpoint.hub_settings import hub_cache_dir
 from dielet.checkpoint.hub_wanted import HubName, Wanted
 from dielet.checkpoint.hugging_face import (
@@ -101,4 +100,6 @@ def _locate(source: str | Path, weights: bool, fetch: bool = True) -> Path:
             f"{source} does not exist; name a Hugging Face directory, a hub id such as "
             "Qwen/Qwen3-1.7B, or a .gguf file"
         )
+    from dielet.checkpoint.hub import from_hub  # what speaks HTTP takes 5 MB: most need none
+
     return from_hub(Wanted(name, weights, fetch=fetch))
