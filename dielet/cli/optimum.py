@@ -14,13 +14,17 @@ from dielet.cli.parser import Parser
 from dielet.compat import directories, rbln_artefact
 from dielet.compat.rbln_models import CLASSES, class_for
 from dielet.compat.rbln_options import OPTIONS, PREFIX
+from dielet.compat.rbln_windows import Windows
+from dielet.compat.transformers import IDLE
 from dielet.errors import UsageError
+from dielet.image import read_manifest
 
 EXAMPLES = """\
 optimum-rbln-cli --model-id Qwen/Qwen3-1.7B -o qwen3 --batch-size 1 --max-seq-len 8192
 optimum-rbln-cli --model-id meta-llama/Meta-Llama-3-8B -o llama3 --npu RBLN-CA25 --num-devices 4
 optimum-rbln-cli --model-id Qwen/Qwen3-1.7B -o int8 --quantization '{"weights": "int8"}'
 optimum-rbln-cli --model-id qwen3 --get-kvcache-num-blocks"""
+HUGGING_FACE = (*directories.HUB, *IDLE, "dtype", "torch_dtype", "num_hidden_layers")
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 
@@ -36,10 +40,11 @@ def main(words: Sequence[str]) -> int:
         return 0
     if args.model_id is None:
         parser.error("--model-id is needed: a directory, a hub id, or a compiled model")
-    options, hub = _options(rest)
+    options, theirs = _options(rest)
+    hub = {key: theirs.pop(key) for key in directories.HUB if key in theirs}
     source = directories.locate(args.model_id, hub)
     compiled = rbln_artefact.is_artefact(Path(source))
-    if args.get_kvcache_num_blocks or args.set_kvcache_num_blocks or args.set_memory_budget:
+    if args.get_kvcache_num_blocks or _changes_blocks(args):
         return _blocks(Path(source), compiled, args)
     if args.show_rbln_config:
         print(_shown(Path(source), compiled, args.cls))
@@ -49,7 +54,9 @@ def main(words: Sequence[str]) -> int:
         raise UsageError(f"--class {name} is unknown; there are {', '.join(CLASSES)}")
     options.setdefault("create_runtimes", False)
     given = {PREFIX + key: value for key, value in options.items()}
-    model = CLASSES[name].from_pretrained(source, True, model_save_dir=args.output, **given)
+    model = CLASSES[name].from_pretrained(
+        source, True, model_save_dir=args.output, **given, **theirs
+    )
     print(f"{name} of {args.model_id} is in {model.directory}")
     return 0
 
@@ -71,7 +78,7 @@ def _parser() -> Parser:
 
 
 def _options(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """`--key value` pairs: options of rbln, and `--hf-key value` for the hub."""
+    """`--key value` pairs: options of rbln, and `--hf-key value` for Hugging Face."""
     options: dict[str, Any] = {}
     hub: dict[str, Any] = {}
     rest = list(words)
@@ -86,9 +93,9 @@ def _options(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         name = key.replace("-", "_")
         if name.startswith("hf_"):
             hub[name[3:]] = _value(text)
-            if name[3:] not in directories.HUB:
-                raise UsageError(f"--{key} is unknown; of --hf-* there are "
-                                 f"{', '.join(directories.HUB)}")  # fmt: skip
+            if name[3:] not in HUGGING_FACE:
+                known = ", ".join(each.replace("_", "-") for each in HUGGING_FACE)
+                raise UsageError(f"--{key} is unknown; of --hf-* there are {known}")
         else:
             options[name.removeprefix(PREFIX)] = _value(text)
     return options, hub
@@ -120,16 +127,19 @@ def _blocks(directory: Path, compiled: bool, args: Any) -> int:
     name = rbln_artefact.class_of(directory)
     given = CLASSES[name].config_class()
     config = rbln_artefact.read_config(directory, name, given)
-    if args.set_kvcache_num_blocks or args.set_memory_budget:
-        if args.set_memory_budget:
-            config.kvcache_num_blocks = 0
-            config.memory_budget = _value(args.set_memory_budget)
-        else:
-            config.kvcache_num_blocks = args.set_kvcache_num_blocks
-        config.settle(config.max_seq_len)
-        if args.set_memory_budget:
-            rbln_memory.settle_compiled(directory, config)
+    if _changes_blocks(args):
+        config.update({"kvcache_num_blocks": args.set_kvcache_num_blocks or 0})
+        if args.set_memory_budget is not None:
+            config.update({"memory_budget": _value(args.set_memory_budget)})
+        spec = read_manifest(directory).spec
+        config.settle(spec.max_position, Windows.in_model(spec))
+        rbln_memory.settle_compiled(directory, config)
         content = rbln_artefact.files_of(directory, config, name)[rbln_artefact.CONFIG]
         (directory / rbln_artefact.CONFIG).write_bytes(content)
     print(config.kvcache_num_blocks)
     return 0
+
+
+def _changes_blocks(args: Any) -> bool:
+    """0 is a number of blocks too: as many as there is room for."""
+    return args.set_kvcache_num_blocks is not None or args.set_memory_budget is not None

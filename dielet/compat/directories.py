@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from dielet.checkpoint.base import Checkpoint
 from dielet.checkpoint.hub import from_hub
 from dielet.checkpoint.hub_settings import HubSettings, hub_settings, with_token
 from dielet.checkpoint.hub_wanted import HubName, Wanted, checked_folder, checked_revision
@@ -20,6 +22,7 @@ from dielet.generate.compiling import cached_directory, compile_usable
 from dielet.generate.session import is_model_directory
 from dielet.generate.text import FILES as TEXT_FILES
 from dielet.image import CompileOptions, open_source, read_manifest
+from dielet.image.appear import beside
 from dielet.image.manifest import NAME, FileEntry, file_sha256
 
 HUB = ("revision", "cache_dir", "token", "local_files_only", "force_download", "subfolder")
@@ -63,20 +66,51 @@ def _settings(given: Mapping[str, Any]) -> HubSettings:
     return settings
 
 
-def compiled(source: str | Path, options: CompileOptions, out: str | Path | None) -> Path:
+def compiled(
+    source: str | Path,
+    options: CompileOptions,
+    out: str | Path | None,
+    identity: str | None = None,
+) -> Path:
     """The directory that `source` is compiled into: `out`, or one in the user's cache.
 
-    What is in the cache is not compiled again.
+    What is in the cache is not compiled again.  identity: of the checkpoint, if its files do not
+    tell, since they were written just now.
     """
     checkpoint = open_source(source, options)
-    directory = Path(out) if out is not None else cached_directory(checkpoint, options)
+    directory = Path(out) if out is not None else cached_directory(checkpoint, options, identity)
     if out is None and is_model_directory(directory):
         return directory
     say_once(f"compiling {checkpoint.source} into {directory}")
+    _compile(checkpoint, source, directory, options)
+    return directory
+
+
+def compiled_among(source: str | Path, options: CompileOptions, out: Path) -> Path:
+    """Compile into the directory `out`, where files of somebody else stay."""
+    checkpoint = open_source(source, options)
+    say_once(f"compiling {checkpoint.source} into {out}, among what is there")
+    with beside(out) as whole:
+        _compile(checkpoint, source, whole, options)
+        out.mkdir(parents=True, exist_ok=True)
+        _merge(whole, out)
+    return out
+
+
+def content_identity(folder: Path) -> str:
+    """64 hex digits of the names and contents of the files of a folder."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        digest.update(f"{path.name}\0{file_sha256(path)}\0".encode())
+    return digest.hexdigest()
+
+
+def _compile(
+    checkpoint: Checkpoint, source: str | Path, directory: Path, options: CompileOptions
+) -> None:
     compile_usable(checkpoint, directory, options)
     _copy_extras(Path(os.path.expanduser(source)), directory)
     take_over_texts(directory)
-    return directory
 
 
 def _copy_extras(source: Path, directory: Path) -> None:
@@ -102,11 +136,16 @@ def save(directory: Path, target: str | Path, texts: Mapping[str, bytes]) -> Non
             (whole / name).write_bytes(content)
         take_over_texts(whole)
         target.mkdir(parents=True, exist_ok=True)
-        (target / NAME).unlink(missing_ok=True)  # not a model again until everything is there
-        for path in sorted(whole.iterdir(), key=lambda path: path.name == NAME):
-            os.replace(path, target / path.name)
+        _merge(whole, target)
     finally:
         shutil.rmtree(whole, ignore_errors=True)
+
+
+def _merge(whole: Path, target: Path) -> None:
+    """Move the files of a model into another directory."""
+    (target / NAME).unlink(missing_ok=True)  # not a model again until everything is there
+    for path in sorted(whole.iterdir(), key=lambda path: path.name == NAME):
+        os.replace(path, target / path.name)
 
 
 def take_over_texts(directory: Path) -> None:

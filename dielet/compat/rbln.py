@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -19,7 +20,7 @@ require()
 
 from dielet.compat import rbln_models, rbln_tracing  # noqa: E402
 from dielet.compat.rbln_artefact import OPTIMUM  # noqa: E402
-from dielet.compat.rbln_errors import NotPossible  # noqa: E402
+from dielet.compat.rbln_errors import NoRuntime, NotHere, NotPossible  # noqa: E402
 from dielet.compat.rbln_options import RBLNDecoderOnlyModelForCausalLMConfig  # noqa: E402
 from dielet.errors import UsageError  # noqa: E402
 
@@ -54,7 +55,7 @@ def _optimum_rbln() -> dict[str, Any]:
 
 def _rebel() -> dict[str, Any]:
     names = ("compile_from_torch", "compile_from_tf_function", "Runtime", "RBLNCompiledModel")
-    return {name: _instead(name) for name in names}
+    return {**{name: _instead(name) for name in names}, "RBLNRuntimeError": NoRuntime}
 
 
 def _profiler() -> dict[str, Any]:
@@ -77,6 +78,10 @@ class Finder(MetaPathFinder, Loader):
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name not in self._names:
+            # `from optimum.rbln import NAME` looks for a module when there is no such attribute.
+            inside, _, last = name.rpartition(".")
+            if inside in self._names and inside != "optimum":
+                raise NotHere(_missing(inside, last))
             return None
         return ModuleSpec(name, self, origin=f"dielet for {name}", is_package=True)
 
@@ -85,18 +90,19 @@ class Finder(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         vars(module).update(MODULES[module.__name__]())
-        if module.__name__ == "optimum.rbln":
-            vars(module)["__getattr__"] = _missing
+        vars(module)["__getattr__"] = partial(_no_attribute, module.__name__)
         if module.__name__ == "rebel":
             import_module("rebel.profiler")  # `import rebel` alone gives it too
 
 
-def _missing(name: str) -> NoReturn:
+def _missing(module: str, name: str) -> str:
     if name.startswith("RBLN") and name.removeprefix("RBLN").startswith(OTHERS):
-        raise AttributeError(
-            f"{name}: dielet has no such family; it has {', '.join(rbln_models.CLASSES)}"
-        )
-    raise AttributeError(f"optimum.rbln has no {name} here; it has {', '.join(_optimum_rbln())}")
+        return f"{name}: dielet has no such family; it has {', '.join(rbln_models.CLASSES)}"
+    return f"{module} has no {name} here; it has {', '.join(MODULES[module]())}"
+
+
+def _no_attribute(module: str, name: str) -> NoReturn:
+    raise AttributeError(_missing(module, name))
 
 
 def real_ones() -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dielet import __version__
+from dielet.compat.rbln_checks import check_kinds
 from dielet.compat.rbln_errors import NoRuntime, WrongClass
 from dielet.compat.rbln_options import (
     COMPILE,
@@ -52,6 +53,7 @@ def read_config(directory: Path, cls_name: str, given: Config) -> Config:
 
     Raises what the vendor raises for another class, another version, and changed options.
     """
+    check_kinds(given)
     path, saved = directory / CONFIG, _saved(directory)
     if saved.get("cls_name") != cls_name:
         raise WrongClass(
@@ -65,6 +67,10 @@ def read_config(directory: Path, cls_name: str, given: Config) -> Config:
         )
     values = {name: saved[name] for name in COMPILE if name in saved}
     _refuse_changes(given, values)
+    if given.memory_budget is not None:
+        say_once(
+            "rbln_memory_budget has no effect on a compiled model, whose KV blocks are counted"
+        )
     config = type(given)(**values)
     config.update({name: getattr(given, name) for name in given.given if name in RUNTIME})
     return config
@@ -134,7 +140,11 @@ def _cache_metas(config: Config, manifest: Manifest) -> list[dict[str, Any]]:
             "name": f"past_key_values_{number}",
             "layer_index": number // 2,
             "shape": _cache_shape(config, manifest),
-            "layer_type": "full_attention",
+            "layer_type": (
+                "sliding_attention"
+                if number // 2 in config.sliding_window_layers
+                else "full_attention"
+            ),
             "is_auto": False,
             "dtype": config.dtype,
         }

@@ -17,3 +17,7 @@ class NoBlock(DieletError, RuntimeError):
 
 class WrongClass(DieletError, NameError):
     """A compiled model is loaded as something else than it was compiled as."""
+
+
+class NotHere(DieletError, ImportError):
+    """A name of the vendor's modules that dielet has not."""

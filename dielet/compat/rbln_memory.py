@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Any
 
+from dielet.compat.rbln_checks import parse_budget
 from dielet.compat.rbln_options import RBLNDecoderOnlyModelForCausalLMConfig
 from dielet.devices.units import SIZE, show
 from dielet.errors import CapacityError, UsageError
@@ -13,9 +12,6 @@ from dielet.image import CompileOptions, open_source
 from dielet.image.capacity import fullest, memory_by_chiplet
 from dielet.image.plan import Planner
 from dielet.simulator.model import open_source as open_compiled
-
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20,
-          "GIB": 2**30}  # fmt: skip
 
 
 def settle_blocks(
@@ -27,7 +23,7 @@ def settle_blocks(
     """
     most = config.max_seq_len // config.kvcache_block_size * config.batch_size
     if config.memory_budget is None:
-        config.kvcache_num_blocks = config.kvcache_num_blocks or most
+        config.fill(kvcache_num_blocks=config.kvcache_num_blocks or most)
         return
     checkpoint = open_source(source, options)
     tensors = {name: checkpoint.tensor(name) for name in checkpoint.names()}
@@ -36,10 +32,13 @@ def settle_blocks(
 
 def settle_compiled(directory: Path, config: RBLNDecoderOnlyModelForCausalLMConfig) -> None:
     """The same for a model that is compiled."""
+    most = config.max_seq_len // config.kvcache_block_size * config.batch_size
+    if config.memory_budget is None:
+        config.fill(kvcache_num_blocks=config.kvcache_num_blocks or most)
+        return
     wanted = config.compile_options()
     options = CompileOptions(device=wanted.device, num_devices=wanted.num_devices)
     found = open_compiled(directory, options)
-    most = config.max_seq_len // config.kvcache_block_size * config.batch_size
     _settle(Planner(found.spec, found.tensors, found.options, int8=found.int8), config, most)
 
 
@@ -61,22 +60,4 @@ def _settle(planner: Planner, config: RBLNDecoderOnlyModelForCausalLMConfig, mos
             f"{show(least * block, SIZE)}: give more, a smaller max_seq_len or batch_size, or more "
             "devices"
         )
-    config.kvcache_num_blocks = blocks
-
-
-def parse_budget(budget: Any, whole: int) -> int:
-    """Bytes: of 0.8 or "80%" of the whole, of a number of bytes, or of "10GB"."""
-    if isinstance(budget, float) and 0 < budget <= 1:
-        return int(budget * whole)
-    if type(budget) is int and budget > 1:
-        return budget
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*|%)\s*", str(budget))
-    if isinstance(budget, str) and found:
-        number, unit = float(found[1]), found[2].upper()
-        if unit == "%" and 0 < number <= 100:
-            return int(number * whole / 100)
-        if unit in _UNITS and unit:
-            return int(number * _UNITS[unit])
-    raise UsageError(
-        f"memory_budget is {budget!r}; give a share such as 0.8 or '80%', or bytes such as '10GB'"
-    )
+    config.fill(kvcache_num_blocks=blocks)

@@ -15,8 +15,11 @@ from transformers.generation import GenerationMode
 
 from dielet.checkpoint.open import open_config
 from dielet.compat import directories, rbln_artefact, rbln_memory, rbln_tracing
+from dielet.compat.changes import Changes
+from dielet.compat.rbln_checks import GROUPS
 from dielet.compat.rbln_errors import NoBlock, NoRuntime, NotPossible
 from dielet.compat.rbln_options import PREFIX, RBLNDecoderOnlyModelForCausalLMConfig
+from dielet.compat.rbln_windows import Windows
 from dielet.compat.rows import Rows
 from dielet.compat.said import say_once
 from dielet.compat.transformers import IDLE, DieletForCausalLM
@@ -24,6 +27,8 @@ from dielet.errors import CapacityError, DamagedFile, MissingFile, Unsupported, 
 from dielet.generate.text import GENERATION_CONFIG
 from dielet.host import load_runtime
 from dielet.host.runtime import Runtime
+from dielet.image import read_manifest
+from dielet.image.replace import is_replaceable
 
 Config = RBLNDecoderOnlyModelForCausalLMConfig
 
@@ -37,6 +42,7 @@ class RBLNDecoderOnlyModelForCausalLM(DieletForCausalLM):
     model_types: tuple[str, ...] = ()  # of the checkpoints that it takes; () takes any
     config_class: type[Config] = Config
     _ends_at_capacity = False
+    _logits_kept = 1
 
     def __init__(self, runtime: Runtime | None, directory: Path, rbln_config: Config) -> None:
         super().__init__(runtime, directory)
@@ -59,16 +65,17 @@ class RBLNDecoderOnlyModelForCausalLM(DieletForCausalLM):
         config = cls._config(rbln_config, given)
         hub = {name: given.pop(name, None) for name in directories.HUB}
         source = directories.locate(model_id, hub)
-        layers = given.pop("num_hidden_layers", None)
+        changes = Changes.taken(given, source)
+        layers = given.pop("num_hidden_layers", changes.layers)
         _idle(given)
         if export is None:
             export = not rbln_artefact.is_artefact(Path(source))
-        if not export:
-            directory = Path(source)
-            if not directory.is_dir():
-                raise MissingFile(f"{directory} is no directory; compile with export=True first")
-            return cls._load(directory, config)
-        return cls._compile(source, config, model_save_dir, layers)
+        if export:
+            return changes.applied(cls._compile(source, config, model_save_dir, layers))
+        directory = Path(source)
+        if not directory.is_dir():
+            raise MissingFile(f"{directory} is no directory; compile with export=True first")
+        return changes.applied(cls._load(directory, config))
 
     @classmethod
     def from_model(
@@ -80,11 +87,16 @@ class RBLNDecoderOnlyModelForCausalLM(DieletForCausalLM):
         **given: Any,
     ) -> RBLNDecoderOnlyModelForCausalLM:
         """Compile a model of transformers that is in memory."""
+        config = cls._config(rbln_config, given)
+        name = Path(getattr(model, "name_or_path", "")).name or model.config.model_type
         with tempfile.TemporaryDirectory() as folder:
-            model.save_pretrained(folder)
-            return cls.from_pretrained(
-                folder, True, rbln_config, model_save_dir=model_save_dir, **given
-            )
+            source = Path(folder) / name
+            model.save_pretrained(source)
+            changes = Changes.taken(given, source)
+            layers = given.pop("num_hidden_layers", changes.layers)
+            _idle(given)
+            identity = directories.content_identity(source)
+            return changes.applied(cls._compile(source, config, model_save_dir, layers, identity))
 
     @classmethod
     def _config(
@@ -104,7 +116,12 @@ class RBLNDecoderOnlyModelForCausalLM(DieletForCausalLM):
 
     @classmethod
     def _compile(
-        cls, source: str | Path, config: Config, out: str | Path | None, layers: int | None
+        cls,
+        source: str | Path,
+        config: Config,
+        out: str | Path | None,
+        layers: int | None,
+        identity: str | None = None,
     ) -> RBLNDecoderOnlyModelForCausalLM:
         spec = open_config(source)
         if cls.model_types and spec.model_type not in cls.model_types:
@@ -113,12 +130,15 @@ class RBLNDecoderOnlyModelForCausalLM(DieletForCausalLM):
                              f"not {cls.__name__}")  # fmt: skip
         if config.dtype not in (None, "bfloat16", torch.bfloat16):
             say_once(f"dtype {config.dtype} has no effect: weights are bfloat16 or as quantized")
-        config.dtype = "bfloat16"
-        config.settle(spec.max_position)
+        config.fill(dtype="bfloat16")
+        config.settle(spec.max_position, Windows.in_model(spec, layers))
         options = config.compile_options(layers)
         rbln_memory.settle_blocks(source, options, config)
         try:
-            directory = directories.compiled(source, options, out)
+            if out is not None and not is_replaceable(Path(out)):
+                directory = directories.compiled_among(source, options, Path(out))
+            else:
+                directory = directories.compiled(source, options, out, identity)
         except CapacityError as error:
             raise CapacityError(_as_rbln(str(error))) from error
         if out is not None:
@@ -129,7 +149,8 @@ class RBLNDecoderOnlyModelForCausalLM(DieletForCausalLM):
     @classmethod
     def _load(cls, directory: Path, given: Config) -> RBLNDecoderOnlyModelForCausalLM:
         config = rbln_artefact.read_config(directory, cls.__name__, given)
-        config.settle(config.max_seq_len or 0)
+        spec = read_manifest(directory).spec
+        config.settle(spec.max_position, Windows.in_model(spec))
         rbln_artefact.check_models(directory, config)
         directories.take_over_texts(directory)
         return cls(cls._runtime_for(directory, config), directory, config)
@@ -176,6 +197,13 @@ class RBLNDecoderOnlyModelForCausalLM(DieletForCausalLM):
 
     def _check_compiled_for(self, real: np.ndarray, rows: Rows) -> None:
         config = self.rbln_config
+        chunk = config.prefill_chunk_size
+        offsets = [s.past for s in rows.states if s.past % chunk] if real.shape[1] > 1 else []
+        if offsets:
+            raise NotPossible(
+                f"a prompt goes on from {offsets[0]} tokens in the cache, and prefill begins at "
+                f"multiples of prefill_chunk_size {chunk}; give the whole text without its cache"
+            )
         if len(rows) > config.batch_size:
             raise UsageError(
                 f"the input has {len(rows)} rows, and the model was compiled for a batch_size of "
@@ -242,6 +270,11 @@ class RBLNDecoderOnlyModelForCausalLM(DieletForCausalLM):
 def _as_rbln(message: str) -> str:
     """What our compiler calls its options, as scripts for the vendor's write them."""
     message = re.sub(r"\bweights=(\w+)", r"rbln_quantization={'weights': '\1'}", message)
+    message = re.sub(
+        r"\bnum_devices=(\d+)",
+        lambda found: f"num_devices={next((n for n in GROUPS if n >= int(found[1])), found[1])}",
+        message,
+    )
     names = {"prefill_chunk": "prefill_chunk_size", "batch_sizes": "batch_size"}
     return re.sub(
         r"\b(max_seq_len|num_devices|prefill_chunk|batch_sizes)\b",
@@ -252,7 +285,7 @@ def _as_rbln(message: str) -> str:
 
 def _idle(given: dict[str, Any]) -> None:
     """Refuse keywords that nobody knows; say which ones have no effect."""
-    for name in (*IDLE, "dtype", "torch_dtype", "config"):
+    for name in (*IDLE, "dtype", "torch_dtype"):
         value = given.pop(name, None)
         if str(value) not in ("None", "False", "cpu", "auto", "torch.bfloat16", "bfloat16"):
             say_once(f"{name} has no effect on a compiled model")

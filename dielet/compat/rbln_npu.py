@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dielet.devices import load_device
-from dielet.errors import UsageError
+from dielet.errors import MissingFile, UsageError
 
 DEFAULT = "RBLN-CR03"
 
@@ -34,12 +34,15 @@ def family_of(npu: str) -> Family:
         return REBEL
     if npu.startswith("RBLN-CA"):
         return ATOM
-    if npu.upper().startswith("RBLN"):
-        raise UsageError(
-            f"rbln_npu is {npu!r}; known are RBLN-CR.. (Rebel100), RBLN-CA.. (ATOM), and devices "
-            "that dielet describes, by name or as a .toml file"
-        )
-    return REBEL if load_device(npu).chiplets > 1 else ATOM
+    try:
+        if not npu.upper().startswith("RBLN"):
+            return REBEL if load_device(npu).chiplets > 1 else ATOM
+    except MissingFile:
+        pass
+    raise UsageError(
+        f"rbln_npu is {npu!r}; known are RBLN-CR.. (Rebel100), RBLN-CA.. (ATOM), and devices "
+        "that dielet describes, by name or as a .toml file"
+    )
 
 
 def device_of(npu: str, num_devices: int) -> str:

@@ -9,11 +9,14 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from dielet.compat.rbln_checks import check_devices, check_kinds, group, positive
 from dielet.compat.rbln_errors import NotPossible
 from dielet.compat.rbln_npu import DEFAULT, Family, device_of, family_of
+from dielet.compat.rbln_windows import Windows, window_options
 from dielet.compat.said import say_once
 from dielet.errors import UsageError
 from dielet.image import CompileOptions
+from dielet.image.options import MAX_BATCH, MAX_CHUNK
 
 PREFIX = "rbln_"
 
@@ -77,23 +80,26 @@ QUANTIZATION = {
 }
 
 
-_KINDS: dict[str, tuple[Any, str]] = {
-    "npu": (str, "the name of a device"),
-    "phases": (list | tuple, "a list of names"),
-    "quantization": (Mapping, "a dict of options"),
-    "device_map": (Mapping, "a dict of devices by the names of models"),
-}
-
-
 class RBLNDecoderOnlyModelForCausalLMConfig(Runtime, Compilation, Unsaved):
     """The options of one model, as attributes; None where nothing was said.
 
+    given: names of those that were said, by keyword or by setting the attribute.
     `settle` fills in what depends on the model and checks all of it.
     """
 
+    given: set[str]
+
     def __init__(self, **options: Any) -> None:
-        self.given: set[str] = set()
+        self.fill(given=set())
         self.update(options)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """`config.batch_size = 2` says what the keyword does."""
+        self.update({name: value})
+
+    def fill(self, **values: Any) -> None:
+        """Set options that nobody said."""
+        vars(self).update(values)
 
     def update(self, options: Mapping[str, Any]) -> None:
         """Set options; names with or without `rbln_`.  UsageError for one that does not exist."""
@@ -107,7 +113,7 @@ class RBLNDecoderOnlyModelForCausalLMConfig(Runtime, Compilation, Unsaved):
                 near = difflib.get_close_matches(short, OPTIONS, 1)
                 hint = f"did you mean {near[0]}?" if near else f"options: {', '.join(OPTIONS)}"
                 raise UsageError(f"unexpected arguments: {name}; {hint}")
-            setattr(self, short, value)
+            self.fill(**{short: value})
             self.given.add(short)
 
     def compile_values(self) -> dict[str, Any]:
@@ -117,45 +123,46 @@ class RBLNDecoderOnlyModelForCausalLMConfig(Runtime, Compilation, Unsaved):
         shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in sorted(self.given))
         return f"{type(self).__name__}({shown})"
 
-    def settle(self, max_position: int) -> None:
-        """Fill in defaults, and check every option; UsageError names what is allowed."""
-        self.npu = self.npu or DEFAULT
-        self._check_kinds()
+    def settle(self, max_position: int, windows: Windows | None = None) -> None:
+        """Fill in defaults, and check every option; UsageError names what is allowed.
+
+        max_position, windows: of the model.
+        """
+        self.fill(npu=self.npu or DEFAULT)
+        check_kinds(self)
         family = family_of(self.npu)
-        self.num_devices = _positive("num_devices", self.num_devices or 1)
-        self.batch_size = _positive("batch_size", self.batch_size)
-        self.max_seq_len = _positive("max_seq_len", self.max_seq_len or max_position)
+        self.fill(
+            num_devices=group(1 if self.num_devices is None else self.num_devices),
+            batch_size=positive("batch_size", 1 if self.batch_size is None else self.batch_size),
+            max_seq_len=positive(
+                "max_seq_len", max_position if self.max_seq_len is None else self.max_seq_len
+            ),
+        )
         self._settle_batches()
         self._settle_attention(family)
         self._settle_chunk(family)
-        self._settle_window(family)
+        self.fill(**window_options(self, family, windows or Windows()))
         self._settle_outputs()
-        self.quantization = checked_quantization(self.quantization or {})
+        self.fill(quantization=checked_quantization(self.quantization or {}))
         self._settle_runtime()
 
-    def _check_kinds(self) -> None:
-        """UsageError for a value of a kind that none of its option's values is of."""
-        for name, (kind, what) in _KINDS.items():
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, kind):
-                raise UsageError(f"{name} is {value!r:.80}; it must be {what}")
-        for name in ("kvcache_partition_len", "sliding_window"):
-            if getattr(self, name) is not None:
-                _positive(name, getattr(self, name))
-
     def _settle_batches(self) -> None:
+        if self.batch_size > MAX_BATCH:
+            raise UsageError(
+                f"batch_size is {self.batch_size}; programs are made for at most {MAX_BATCH}"
+            )
         sizes = [self.batch_size] if self.decoder_batch_sizes is None else self.decoder_batch_sizes
         if not isinstance(sizes, list | tuple) or not sizes:
             raise UsageError(f"decoder_batch_sizes is {sizes!r}; give a list of batch sizes")
         for size in sizes:
-            if _positive("decoder_batch_sizes", size) > self.batch_size:
+            if positive("decoder_batch_sizes", size) > self.batch_size:
                 raise UsageError(
                     f"decoder_batch_sizes {list(sizes)}: each is at most batch_size "
                     f"{self.batch_size}"
                 )
         if len(sizes) > 1:
             sizes = sorted({*sizes, self.batch_size}, reverse=True)
-        self.decoder_batch_sizes = list(sizes)
+        self.fill(decoder_batch_sizes=list(sizes))
 
     def _settle_attention(self, family: Family) -> None:
         if self.attn_impl not in (None, "eager", "flash_attn"):
@@ -167,7 +174,7 @@ class RBLNDecoderOnlyModelForCausalLMConfig(Runtime, Compilation, Unsaved):
         if self.kvcache_num_blocks and self.memory_budget is not None:
             raise UsageError("memory_budget and kvcache_num_blocks exclude each other; give one")
         if self.attn_impl is None:
-            self.attn_impl = "eager" if self.kvcache_partition_len is None else "flash_attn"
+            self.fill(attn_impl="eager" if self.kvcache_partition_len is None else "flash_attn")
             if self.attn_impl == "flash_attn":
                 say_once("attn_impl is flash_attn, since kvcache_partition_len is given")
         if self.attn_impl == "eager":
@@ -182,7 +189,7 @@ class RBLNDecoderOnlyModelForCausalLMConfig(Runtime, Compilation, Unsaved):
                 f"most {family.eager}: give a smaller rbln_max_seq_len, or attn_impl flash_attn"
             )
         self._settle_blocks(self.max_seq_len, "max_seq_len", self.batch_size)
-        self.kvcache_num_blocks = self.batch_size
+        self.fill(kvcache_num_blocks=self.batch_size)
 
     def _settle_flash(self, family: Family) -> None:
         part = self.kvcache_partition_len or family.partition_default
@@ -196,7 +203,7 @@ class RBLNDecoderOnlyModelForCausalLMConfig(Runtime, Compilation, Unsaved):
                 f"max_seq_len is {self.max_seq_len}; with flash_attn on {family.name} it is a "
                 f"multiple of the partition length {part}, and at least {2 * part}"
             )
-        self.kvcache_partition_len = part
+        self.fill(kvcache_partition_len=part)
         per_row = self.max_seq_len // part
         self._settle_blocks(part, "kvcache_partition_len", per_row * self.batch_size)
         if self.kvcache_num_blocks and self.kvcache_num_blocks < per_row:
@@ -210,7 +217,7 @@ class RBLNDecoderOnlyModelForCausalLMConfig(Runtime, Compilation, Unsaved):
             raise UsageError(
                 f"kvcache_block_size is {self.kvcache_block_size}; it must equal {of}, {size}"
             )
-        self.kvcache_block_size = size
+        self.fill(kvcache_block_size=size)
         blocks = self.kvcache_num_blocks
         if type(blocks) is not int or not 0 <= blocks <= most:
             raise UsageError(
@@ -222,30 +229,19 @@ class RBLNDecoderOnlyModelForCausalLMConfig(Runtime, Compilation, Unsaved):
         if type(chunk) is not int or chunk < 64 or chunk % 64:
             raise UsageError(f"prefill_chunk_size is {chunk!r}; on {family.name} it is a positive "
                              "multiple of 64")  # fmt: skip
-        self.prefill_chunk_size = chunk
-
-    def _settle_window(self, family: Family) -> None:
-        if self.cache_impl not in ("static", "sliding_window", "hybrid"):
+        if chunk > MAX_CHUNK:
             raise UsageError(
-                f"cache_impl is {self.cache_impl!r}; use static, sliding_window or hybrid"
+                f"prefill_chunk_size is {chunk}; programs are made for at most {MAX_CHUNK} tokens"
             )
-        if self.cache_impl == "sliding_window" and self.use_attention_mask:
-            raise UsageError("cache_impl sliding_window takes no use_attention_mask")
-        if self.sliding_window is not None:
-            most = family.window - self.prefill_chunk_size
-            if not 0 < self.sliding_window <= most:
-                raise UsageError(
-                    f"sliding_window is {self.sliding_window}; on {family.name} with a prefill "
-                    f"chunk of {self.prefill_chunk_size} it is at most {most}"
-                )
-        if self.cache_impl != "static" or self.sliding_window_layers:
-            raise NotPossible("sliding windows are not compiled here; use cache_impl static")
+        self.fill(prefill_chunk_size=chunk)
 
     def _settle_outputs(self) -> None:
-        self.phases = self.phases or ["prefill", "decode"]
+        self.fill(
+            phases=self.phases or ["prefill", "decode"],
+            logits_to_keep=1 if self.logits_to_keep is None else self.logits_to_keep,
+        )
         if list(self.phases) != ["prefill", "decode"]:
             raise UsageError(f"phases is {self.phases!r}; a causal LM has ['prefill', 'decode']")
-        self.logits_to_keep = 1 if self.logits_to_keep is None else self.logits_to_keep
         if self.logits_to_keep != 1:
             raise NotPossible(f"logits_to_keep is {self.logits_to_keep}; compiled programs give 1")
         for name in ("output_hidden_states", "use_inputs_embeds", "lora_config"):
@@ -256,19 +252,12 @@ class RBLNDecoderOnlyModelForCausalLMConfig(Runtime, Compilation, Unsaved):
         for name in ("timeout", "optimize_host_memory", "use_attention_mask", "use_position_ids"):
             if getattr(self, name):
                 say_once(f"rbln_{name} has no effect here")
-        devices = self.device if isinstance(self.device, list | tuple) else [self.device]
-        if isinstance(self.device, list | tuple) and len(devices) != self.num_devices:
-            raise UsageError(
-                f"device {list(devices)} names {len(devices)} devices and num_devices is "
-                f"{self.num_devices}; they must agree"
-            )
-        for device in devices:
-            if device is not None and (type(device) is not int or device < 0):
-                raise UsageError(f"device is {device!r}; it is a number from 0, or a list of them")
+        check_devices("device", self.device, self.num_devices)
         names = model_names(self)
-        for name in self.device_map or {}:
+        for name, devices in (self.device_map or {}).items():
             if name not in names:
                 raise UsageError(f"device_map names {name!r}; there are {', '.join(names)}")
+            check_devices(f"device_map[{name!r}]", devices, self.num_devices)
 
     def compile_options(self, layers: int | None = None) -> CompileOptions:
         """What these options ask of our compiler."""
@@ -314,9 +303,3 @@ def checked_quantization(given: Mapping[str, Any]) -> dict[str, Any]:
         if given.get(name) == "fp8":
             raise NotPossible(f"quantization: {name} fp8 is not computed here; use int8 or int4")
     return dict(given)
-
-
-def _positive(name: str, value: Any) -> int:
-    if type(value) is not int or value < 1:
-        raise UsageError(f"{name} is {value!r}; it must be a positive whole number")
-    return value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +37,14 @@ class ModelledSession(Session):
 
     def __init__(self, output_dir: str | Path = ".") -> None:
         super().__init__(output_dir, prefix=PREFIX)
+        self._made = not self.output_dir.exists()
+
+    def discard(self) -> None:
+        """End, and forget what was recorded; of a folder that was made for it nothing is left."""
+        super().discard()
+        if self._made:
+            with suppress(OSError):  # somebody else has put something there
+                self.output_dir.rmdir()
 
     def _write(self, recorder: Recorder, run_s: float) -> Written:
         used = recorder.used()
@@ -64,18 +73,21 @@ class ModelledSession(Session):
             return Written()
         last = steps[-1].end
         chiplets = max(attached.runtime.manifest.chiplets for attached in used)
-        attributes = attributes_of(", ".join(names), [*devices.values()], chiplets, last)
+        attributes = attributes_of(
+            ", ".join(names), [*devices.values()], chiplets, last, recorder.lost
+        )
         writer = TraceWriter(
-            self.output_dir,
+            self._place(),
             self._stem,
             sources,
             last,
-            attributes,
+            {**attributes, "wall_ns": round(run_s * 1e9)},
             commands=sum(len(step.timing.program.commands) for step in steps),
             single=self.executions,
             compress=self.compress,
         )
-        return writer.write((step.execution() for step in steps), [s.launch for s in steps])
+        runs = (step.execution() for step in steps)
+        return writer.write(runs, [step.launch for step in steps], self._closing(run_s))
 
 
 @dataclass(frozen=True)
@@ -139,6 +151,7 @@ def start(output_dir: str | Path = ".") -> None:
     global _window
     if _window is not None:
         _window.discard()
+        say_once("the profiler was started again, so what it had recorded until then is forgotten")
     _window = ModelledSession(output_dir)
     try:
         _window.start()

@@ -34,6 +34,8 @@ from transformers.utils import ModelOutput  # noqa: E402
 
 from dielet.checkpoint.config import config_json  # noqa: E402
 from dielet.compat import directories  # noqa: E402
+from dielet.compat.changes import Changes  # noqa: E402
+from dielet.compat.masks import check_mask, check_positions, placed  # noqa: E402
 from dielet.compat.rows import Rows, Tokens  # noqa: E402
 from dielet.compat.said import say_once  # noqa: E402
 from dielet.compat.threads import alone  # noqa: E402
@@ -57,8 +59,8 @@ CACHE = (
     if "cache" in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
     else "past_key_values"
 )
-# Arguments of `generate` that it uses itself, beside the model.
-NOT_FORWARDED = ("tokenizer", "assistant_tokenizer")
+# Arguments of `generate` that it uses itself, and positions, which follow from the mask.
+NOT_FORWARDED = ("tokenizer", "assistant_tokenizer", "position_ids", "cache_position")
 # Ways to generate that newer transformers would fetch from elsewhere.
 MOVED = (
     "contrastive_search", "dola_generation", "constrained_beam_search", "group_beam_search",
@@ -94,6 +96,7 @@ class DieletForCausalLM(GenerationMixin):
     output_modalities = ("text",)
     _is_stateful = False
     _ends_at_capacity = True  # an answer is cut where the context ends, and that is said
+    _logits_kept = 0  # columns that a call gives scores of, unless it says; 0 for all
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -128,8 +131,11 @@ class DieletForCausalLM(GenerationMixin):
         where on the hub the model is.  out: the directory to compile into, if not the cache.
         """
         hub = {name: options.pop(name, None) for name in directories.HUB}
-        given = _compile_options(options)
         source = directories.locate(model_id, hub)
+        changes = Changes.taken(options, source)
+        if changes.layers is not None:
+            options.setdefault("layers", changes.layers)
+        given = _compile_options(options)
         if export is None:
             export = not is_model_directory(Path(source))
         directory = Path(source)
@@ -143,7 +149,8 @@ class DieletForCausalLM(GenerationMixin):
         else:
             _check_compiled(directory)
             directories.take_over_texts(directory)
-        return cls(load_runtime(directory, threads=threads, profiler=profiler), directory)
+        runtime = load_runtime(directory, threads=threads, profiler=profiler)
+        return changes.applied(cls(runtime, directory))
 
     def save_pretrained(
         self, save_directory: str | Path, push_to_hub: bool = False, **ignored: Any
@@ -162,7 +169,14 @@ class DieletForCausalLM(GenerationMixin):
         ids = kwargs.get("input_ids", args[0] if args else kwargs.get("inputs"))
         if isinstance(mask, torch.Tensor) and isinstance(ids, torch.Tensor) and ids.ndim == 2:
             # One of ones alone, whatever its shape, is dropped by transformers.
-            _check_mask(mask, ids, kwargs.get("cache", kwargs.get("past_key_values")))
+            check_mask(mask, ids, kwargs.get("cache", kwargs.get("past_key_values")))
+        positions = kwargs.pop("position_ids", None)
+        if positions is not None and isinstance(ids, torch.Tensor) and ids.ndim == 2:
+            whole = torch.ones_like(ids) if mask is None else mask
+            new, past = whole[:, -ids.shape[1] :], whole[:, : -ids.shape[1]]
+            check_positions(
+                "position_ids", positions, new.numpy().astype(bool), past.sum(1).tolist()
+            )
         with alone():
             return super().generate(*args, **kwargs)
 
@@ -174,19 +188,24 @@ class DieletForCausalLM(GenerationMixin):
         past_key_values: Rows | None = None,
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        logits_to_keep: int = 0,
+        logits_to_keep: int | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        position_ids: torch.Tensor | None = None,
+        cache_position: torch.Tensor | None = None,
     ) -> Output:
         """Scores after the last `logits_to_keep` columns of int64 [rows, columns], 0 for all.
 
         attention_mask: 0 where a column of a row is padding; of the new columns, or of those in
         the cache too.  Padding is left out: it takes no place in the cache.
+        position_ids, cache_position: must be those that follow from it.
         """
         if output_attentions or output_hidden_states:
             what = "output_attentions" if output_attentions else "output_hidden_states"
             raise Unsupported(f"{what} is not possible: compiled programs give logits alone")
+        if logits_to_keep is None:
+            logits_to_keep = self._logits_kept if labels is None else 0
         if not isinstance(logits_to_keep, int):
             raise UsageError(f"logits_to_keep is {type(logits_to_keep).__name__}; give a number")
         rows = cache if cache is not None else past_key_values
@@ -206,9 +225,12 @@ class DieletForCausalLM(GenerationMixin):
         elif len(rows) != len(ids):
             raise UsageError(f"the cache is of {len(rows)} rows and the input has {len(ids)}")
         self._check_compiled_for(real, rows)
+        pasts = [state.past for state in rows.states]
+        check_positions("position_ids", position_ids, real, pasts)
+        check_positions("cache_position", cache_position, real, pasts, rows.columns)
         found = rows.feed([row[here] for row, here in zip(ids, real, strict=True)], keep)
         rows.columns += ids.shape[1]
-        logits = torch.from_numpy(_placed(found, real[:, -keep:]))
+        logits = torch.from_numpy(placed(found, real[:, -keep:]))
         loss = None
         if labels is not None:
             loss = ForCausalLMLoss(logits, labels, self.runtime.spec.vocab)
@@ -309,7 +331,7 @@ class DieletForCausalLM(GenerationMixin):
         if attention_mask is None:
             real = np.ones(ids.shape, bool)
         else:
-            _check_mask(attention_mask, input_ids, rows)
+            check_mask(attention_mask, input_ids, rows)
             real = attention_mask[:, -ids.shape[1] :].detach().cpu().numpy().astype(bool)
         used = ids[real]
         vocab = self.runtime.spec.vocab
@@ -373,6 +395,7 @@ class DieletForCausalLM(GenerationMixin):
         batch_size: int,
         max_cache_length: int,
     ) -> None:
+        self._end_with_context(generation_config, model_kwargs.get("attention_mask"))
         given = model_kwargs.get(CACHE)
         if given is not None and not isinstance(given, Rows):
             raise UsageError(
@@ -381,6 +404,20 @@ class DieletForCausalLM(GenerationMixin):
         if given is None and generation_config.use_cache is not False:
             count = batch_size * (generation_config.num_return_sequences or 1)
             model_kwargs[CACHE] = Rows(self.runtime, self._gate, count)
+
+    def _end_with_context(self, config: GenerationConfig, mask: torch.Tensor | None) -> None:
+        """Let the answer end, at the latest, where the longest row has no place any more."""
+        if not self._ends_at_capacity:
+            return
+        padding = 0 if mask is None else int((mask == 0).sum(1).min())
+        # The last token chosen needs no place in the cache.
+        limit = self.max_seq_len + padding + 1
+        if config.max_length > limit:
+            say_once(
+                f"the answer ends at the latest with the context of {self.max_seq_len} tokens "
+                f"(max_length is {config.max_length}); compile with a larger max_seq_len"
+            )
+            config.max_length = limit
 
     def _get_deprecated_gen_repo(self, generation_mode: GenerationMode, *args: Any) -> str | None:
         """Refuse the modes that newer transformers would fetch from elsewhere, as the others."""
@@ -398,20 +435,6 @@ class DieletForCausalLM(GenerationMixin):
             generation_mode, f" (num_beams={generation_config.num_beams})" if beams else ""
         )
 
-    def _prepare_generated_length(
-        self, generation_config: GenerationConfig, *args: Any, **kwargs: Any
-    ) -> GenerationConfig:
-        config = super()._prepare_generated_length(generation_config, *args, **kwargs)
-        # The last token chosen needs no place in the cache.
-        limit = self.max_seq_len + 1
-        if self._ends_at_capacity and kwargs.get("input_ids_length", 0) < limit < config.max_length:
-            say_once(
-                f"the answer ends at the latest with the context of {self.max_seq_len} tokens "
-                f"(max_length is {config.max_length}); compile with a larger max_seq_len"
-            )
-            config.max_length = limit
-        return config
-
     def generate_batch(self, *args: Any, **kwargs: Any) -> Any:
         raise Unsupported("generate_batch (continuous batching) is not possible; use generate")
 
@@ -424,18 +447,6 @@ def _impossible(mode: GenerationMode, how: str = "") -> Unsupported:
     )
 
 
-def _check_mask(mask: torch.Tensor, ids: torch.Tensor, cache: object) -> None:
-    """Refuse a mask that is neither of the new columns nor of those in the cache too."""
-    past = cache.columns if isinstance(cache, Rows) else 0
-    rows, columns = ids.shape
-    if tuple(mask.shape) not in ((rows, columns), (rows, past + columns)):
-        cached = f" after {past} columns in the cache" if past else ""
-        raise UsageError(
-            f"attention_mask is {tuple(mask.shape)} for input_ids of {tuple(ids.shape)}{cached}; "
-            "it needs a row and a column for each of them"
-        )
-
-
 _STORED = "{}() is not possible: weights stay as compiled; compile with weights=bf16|int8|int4"
 
 
@@ -446,17 +457,6 @@ def _config(directory: Path) -> Any:
     except ValueError:  # transformers knows no such model type
         spec = read_manifest(directory).spec
         return AutoConfig.for_model(**json.loads(config_json(spec)))
-
-
-def _placed(found: list[np.ndarray], real: np.ndarray) -> np.ndarray:
-    """Logits of each row's last real tokens, put where those are: f32 [rows, columns, vocab]."""
-    if real.all():
-        return np.stack(found)
-    placed = np.zeros((*real.shape, found[0].shape[-1]), np.float32)
-    for row, logits, here in zip(placed, found, real, strict=True):
-        count = int(here.sum())
-        row[here] = logits[len(logits) - count :]
-    return placed
 
 
 def _compile_options(options: Mapping[str, Any]) -> CompileOptions:

@@ -49,9 +49,14 @@ def check_text(checkpoint: Checkpoint) -> None:
     usable(checkpoint.tokenizer_files(), f"{checkpoint.source}: ")
 
 
-def cached_directory(checkpoint: Checkpoint, options: CompileOptions) -> Path:
-    """Where the cache keeps this checkpoint compiled with these options by this dielet."""
-    key = f"{checkpoint.identity} {options} {__version__} {SCHEMA}"
+def cached_directory(
+    checkpoint: Checkpoint, options: CompileOptions, identity: str | None = None
+) -> Path:
+    """Where the cache keeps this checkpoint compiled with these options by this dielet.
+
+    identity: in place of the checkpoint's own.
+    """
+    key = f"{identity or checkpoint.identity} {options} {__version__} {SCHEMA}"
     if options.calibrate is not None:
         key += f" {calibration_hash(Path(options.calibrate))}"
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]

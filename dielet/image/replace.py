@@ -15,6 +15,15 @@ _NAMED = 5  # strangers that a message names
 _OURS = {NAME, DEVICE, *FILES, *COMPANIONS}
 
 
+def is_replaceable(target: Path) -> bool:
+    """Whether a compilation may replace `target`: see `check_replaceable`."""
+    try:
+        check_replaceable(target)
+    except UsageError:
+        return False
+    return True
+
+
 class _Manifest(msgspec.Struct):
     """What tells dielet's manifest from other programs' files of that name."""
 

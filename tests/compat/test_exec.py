@@ -11,6 +11,7 @@ import pytest
 from dielet.cli import optimum
 from dielet.cli.console import Console
 from dielet.cli.exits import finish
+from dielet.image import read_manifest
 from tests.compat.hub import dielet, execute, written
 from tests.compat.tiny import words
 from tests.tiny import make
@@ -72,6 +73,10 @@ def test_modules_of_the_vendor(run) -> None:
         "    RBLNMistralForCausalLM, RBLNQwen2ForCausalLM, RBLNQwen3ForCausalLM,\n"
         "    RBLNQwen3ForCausalLMConfig)\n"
         "from rebel.profiler import profile, start, done\n"
+        "from rebel import RBLNRuntimeError\n"
+        "assert issubclass(RBLNRuntimeError, RuntimeError)\n"
+        "assert not hasattr(optimum.rbln, 'RBLNGemma2ForCausalLM')\n"
+        "try:\n    from optimum.rbln import RBLNQwen3Model\nexcept ImportError:\n    pass\n"
         "print(optimum.rbln.__version__, rebel.profiler.profile is profile)\n"
         "import optimum.habana"
     )
@@ -82,7 +87,13 @@ def test_modules_of_the_vendor(run) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("from optimum.rbln import RBLNGemma2ForCausalLM", "cannot import name"),
+        (
+            "from optimum.rbln import RBLNGemma2ForCausalLM",
+            "RBLNGemma2ForCausalLM: dielet has no such family; it has RBLNQwen3ForCausalLM",
+        ),
+        ("from optimum.rbln import RBLNAutoConfig", "has no RBLNAutoConfig here; it has RBLNQwen3"),
+        ("from rebel import Tensor", "rebel has no Tensor here; it has compile_from_torch"),
+        ("import rebel.core", "rebel has no core here"),
         ("import optimum.rbln as o; o.RBLNGemma2ForCausalLM", "dielet has no such family"),
         ("import optimum.rbln as o; o.RBLNBertModel", "it has RBLNQwen3ForCausalLMConfig"),
         (
@@ -192,7 +203,11 @@ def test_the_tool_compiles(tool, source: Path, tmp_path: Path) -> None:
     assert tool("--model-id", out, "--get-kvcache-num-blocks").stdout == "4\n"
     assert tool("-m", out, "--set-kvcache-num-blocks", 3).stdout == "3\n"
     assert tool("-m", out, "--get-kvcache-num-blocks").stdout == "3\n"
+    assert tool("-m", out, "--set-kvcache-num-blocks", 0).stdout == "4\n", "as many as fit"
+    assert tool("-m", out, "--set-kvcache-num-blocks", 3).stdout == "3\n"
     assert tool("-m", out, "--set-memory-budget", "80%").stdout == "4\n"
+    none = tool("-m", out, "--set-memory-budget", "")
+    assert none.returncode == 2 and "memory_budget is ''" in last(none)
     few = tool("-m", out, "--set-kvcache-num-blocks", 1)
     assert few.returncode == 2 and "alone needs 2" in last(few)
     shown = tool("-m", out, "--show-rbln-config")
@@ -204,6 +219,13 @@ def test_the_tool_informs(tool, source: Path) -> None:
     assert tool("--version").stdout == "0.12.0\n"
     assert "--num-devices 4" in tool("--examples").stdout
     assert json.loads(tool("-m", source, "--show-rbln-config").stdout)["batch_size"] == 1
+
+
+def test_the_tool_hands_hugging_faces_options_on(tool, source: Path, tmp_path: Path) -> None:
+    words_ = ("--hf-trust-remote-code", "--hf-num-hidden-layers", 1, "--hf-dtype", "bfloat16")
+    ended = tool("-m", source, "-o", tmp_path / "one", "--max-seq-len", 64, *words_)
+    assert ended.returncode == 0, ended.stderr
+    assert read_manifest(tmp_path / "one").spec.layers == 1
 
 
 def test_the_tool_refuses(tool, source: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoConfig, GenerationConfig
 
 from dielet.compat import rbln_models, said
 from dielet.compat.rbln_models import (
@@ -20,7 +21,14 @@ from dielet.compat.rbln_models import (
     RBLNQwen3ForCausalLM,
     RBLNQwen3ForCausalLMConfig,
 )
-from dielet.errors import CapacityError, DamagedFile, MissingFile, Unsupported, UsageError
+from dielet.errors import (
+    CapacityError,
+    DamagedFile,
+    DieletError,
+    MissingFile,
+    Unsupported,
+    UsageError,
+)
 from dielet.image import read_manifest
 from tests.compat.test_transformers import GREEDY
 from tests.compat.tiny import PAD, prompts, words
@@ -117,6 +125,12 @@ def test_keywords_override_an_object(source: Path) -> None:
     )
     assert (model.rbln_config.batch_size, model.rbln_config.prefill_chunk_size) == (2, 128)
     assert config.batch_size == 1, "the script's own object stays as it is"
+    config.batch_size, config.create_runtimes, config.npu = 3, False, "RBLN-CA25"
+    model = RBLNQwen3ForCausalLM.from_pretrained(source, True, config)
+    assert model._runtime is None and model.rbln_config.batch_size == 3
+    assert read_manifest(model.directory).device == "atom", "attributes count as keywords do"
+    again = RBLNQwen3ForCausalLM.from_pretrained(source, True, model.rbln_config)
+    assert again.directory == model.directory
     with pytest.raises(UsageError, match=r"give a dict or a RBLNQwen3ForCausalLMConfig"):
         RBLNQwen3ForCausalLM.from_pretrained(source, True, "config.json")
 
@@ -133,6 +147,76 @@ def test_from_model(sources) -> None:
         theirs, rbln_max_seq_len=64, rbln_prefill_chunk_size=64, rbln_create_runtimes=False
     ) as ours:
         assert type(ours) is RBLNLlamaForCausalLM
+
+
+def test_from_model_twice_leaves_one_model(sources) -> None:
+    options = {"rbln_max_seq_len": 96, "rbln_prefill_chunk_size": 64, "rbln_create_runtimes": False}
+    first, second = (
+        RBLNLlamaForCausalLM.from_model(sources["llama"][1], **options) for _ in range(2)
+    )
+    assert first.directory == second.directory
+
+
+def test_a_configuration_beside_the_model(source: Path) -> None:
+    """`config=` of the checkpoint itself or with fewer layers, and `generation_config=`."""
+    own, fewer, other = (AutoConfig.from_pretrained(source) for _ in range(3))
+    fewer.num_hidden_layers, other.hidden_act = 1, "gelu"
+    options = {**OPTIONS, "rbln_create_runtimes": False, "output_loading_info": False}
+    settings = GenerationConfig(max_new_tokens=3)
+    for config, layers in ((own, 2), (fewer, 1)):
+        model = RBLNQwen3ForCausalLM.from_pretrained(
+            source, True, config=config, generation_config=settings, **options
+        )
+        assert read_manifest(model.directory).spec.layers == layers
+        assert model.generation_config is settings
+    for more, message in (
+        ({"config": other}, "config differs from the checkpoint's own in hidden_act"),
+        ({"config": "x"}, "config is a str"),
+        ({"generation_config": {}}, "generation_config is a dict"),
+        ({"output_loading_info": True}, "output_loading_info: there is none"),
+    ):
+        with pytest.raises(DieletError, match=message):
+            RBLNQwen3ForCausalLM.from_pretrained(source, True, **{**options, **more})
+
+
+def test_model_save_dir_among_other_files(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    options = {**OPTIONS, "rbln_create_runtimes": False}
+    for _ in range(2):
+        model = RBLNQwen3ForCausalLM.from_pretrained(
+            source, True, model_save_dir=tmp_path, **options
+        )
+        assert model.directory == tmp_path and (tmp_path / "notes.txt").read_text() == "mine"
+        assert {path.name for path in tmp_path.iterdir()} >= FILES
+    assert not list(tmp_path.parent.glob(f".{tmp_path.name}*")), "no temporary folder is left"
+    with RBLNQwen3ForCausalLM.from_pretrained(tmp_path) as loaded:
+        assert loaded.generate(**prompts(2, 10), max_new_tokens=1, **GREEDY).shape == (2, 11)
+
+
+WINDOWED = {
+    "mistral": ("RBLNMistralForCausalLM", "sliding_window", [0, 1]),
+    "gemma3_text": ("RBLNGemma3ForCausalLM", "hybrid", [0]),
+}
+
+
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_windows_of_the_model_are_described(kind: str, tmp_path: Path) -> None:
+    name, cache, layers = WINDOWED[kind]
+    sizes = {"layer_types": ["sliding_attention", "full_attention"]} if cache == "hybrid" else {}
+    theirs = make(tmp_path / kind, kind, sliding_window=64, **sizes, **SIZES)
+    words().save_pretrained(tmp_path / kind)
+    options = {**OPTIONS, "rbln_create_runtimes": False}
+    CLASSES[name].from_pretrained(tmp_path / kind, True, model_save_dir=tmp_path / "m", **options)
+    config = json.loads((tmp_path / "m" / "rbln_config.json").read_text())
+    assert theirs.config.sliding_window == 64
+    assert (config["cache_impl"], config["sliding_window"]) == (cache, 64)
+    assert config["sliding_window_layers"] == layers
+    assert [meta["layer_type"] for meta in config["cache_metas"]][::2] == [
+        "sliding_attention" if layer in layers else "full_attention" for layer in range(2)
+    ]
+    CLASSES[name].from_pretrained(tmp_path / "m", rbln_create_runtimes=False)
+    with pytest.raises(UsageError, match="sliding_window is 128, and the model was comp"):
+        CLASSES[name].from_pretrained(tmp_path / "m", rbln_sliding_window=128)
 
 
 def test_auto_chooses_the_class(source: Path, saved: Path) -> None:
@@ -320,6 +404,24 @@ def test_a_prompt_goes_in_by_whole_chunks(model, monkeypatch) -> None:
     assert steps == [64, 64, 22]
 
 
+def test_a_call_gives_the_logits_of_the_last_token(model) -> None:
+    inputs = prompts(2, 10)
+    last = model(**inputs).logits
+    assert last.shape == (2, 1, 331)
+    whole = model(**inputs, logits_to_keep=0).logits
+    assert whole.shape == (2, 10, 331) and torch.equal(whole[:, -1:], last)
+    assert torch.isfinite(model(**inputs, labels=inputs["input_ids"]).loss)
+
+
+def test_a_prompt_goes_on_at_whole_chunks_only(model) -> None:
+    ids = torch.arange(2, 82)[None]
+    expected = model(ids).logits
+    cache = model(ids[:, :64]).cache
+    assert torch.equal(model(ids[:, 64:], cache=cache).logits, expected)
+    with pytest.raises(NotImplementedError, match=r"goes on from 80 .* prefill_chunk_size 64"):
+        model(ids[:, :5], cache=cache)
+
+
 def test_beam_search_is_not_implemented(model) -> None:
     with pytest.raises(NotImplementedError, match=r"beam search"):
         model.generate(**prompts(1, 10), num_beams=2, max_new_tokens=3)
@@ -382,6 +484,15 @@ def test_compile_options_stay_when_loading(saved: Path) -> None:
         RBLNQwen3ForCausalLM.from_pretrained(saved, rbln_batch_size=4)
     with pytest.raises(ValueError, match=r"rbln_npu is 'RBLN-CA25', .* 'RBLN-CR03'"):
         RBLNQwen3ForCausalLM.from_pretrained(saved, rbln_npu="RBLN-CA25")
+    for more, message in (
+        ({"rbln_device": 99}, "device is 99; it is a number from 0 to 31"),
+        ({"rbln_device_map": {"prefill": "a"}}, "device_map.'prefill'. is 'a'"),
+        ({"rbln_memory_budget": "abc"}, "memory_budget is 'abc'"),
+        ({"rbln_create_runtimes": 0}, "create_runtimes is 0; it must be True or False"),
+        ({"rbln_activate_profiler": "x"}, "activate_profiler is 'x'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            RBLNQwen3ForCausalLM.from_pretrained(saved, **more)
     with pytest.raises(ValueError, match=r"names 2 devices and num_devices is 1"):
         RBLNQwen3ForCausalLM.from_pretrained(saved, rbln_device=[0, 1])
 
@@ -393,6 +504,7 @@ def test_too_little_memory(source: Path) -> None:
             rbln_npu=str(_small_device(source.parent)),
         )  # fmt: skip
     assert " --" not in str(found.value), "that is for a command line"
+    assert rbln_models._as_rbln("num_devices=3 (1 MB)") == "rbln_num_devices=4 (1 MB)"
     assert rbln_models._as_rbln("weights=int8 (1 MB); max_seq_len=64; use prefill_chunk of 64") == (
         "rbln_quantization={'weights': 'int8'} (1 MB); rbln_max_seq_len=64; "
         "use rbln_prefill_chunk_size of 64"
@@ -446,7 +558,7 @@ def test_padding_on_the_left_only(model) -> None:
     with pytest.raises(ValueError, match=r"padding_side='left'"):
         model.generate(**right, max_new_tokens=2, **GREEDY)
     with pytest.raises(ValueError, match=r"padding on the left only"):
-        model(**right)
+        model(**right, logits_to_keep=0)
     inputs["attention_mask"][1] = torch.tensor([1, 1, 0, 0, 1, 1, 1, 1, 1, 1])
     with pytest.raises(ValueError, match=r"contiguous"):
         model.generate(**inputs, max_new_tokens=2, **GREEDY)

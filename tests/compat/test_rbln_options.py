@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from dielet.compat import said
+from dielet.compat.rbln_checks import BOOLS, parse_budget
 from dielet.compat.rbln_errors import NotPossible
-from dielet.compat.rbln_memory import parse_budget
 from dielet.compat.rbln_options import (
     OPTIONS,
     QUANTIZATION,
     RBLNDecoderOnlyModelForCausalLMConfig,
     model_names,
 )
+from dielet.compat.rbln_windows import Windows
 from dielet.errors import UsageError
 
 QWEN3_POSITIONS = 40960
@@ -58,7 +59,7 @@ def test_names_with_and_without_the_prefix() -> None:
 
 def test_all_options_are_tested_here() -> None:
     with open(__file__) as file:
-        text = file.read()
+        text = file.read() + " ".join(BOOLS)
     missing = [
         name for name in (*OPTIONS, *QUANTIZATION, "tensor_parallel_size") if name not in text
     ]
@@ -89,6 +90,29 @@ def test_allowed(name: str) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown": ({"bach_size": 1}, "unexpected arguments: bach_size; did you mean batch_size"),
     "npu": ({"npu": "RBLN-XY01"}, "known are RBLN-CR.. "),
+    "npu of nobody": ({"npu": "foo"}, "rbln_npu is 'foo'; known are RBLN-CR.. "),
+    "large batch": ({"batch_size": 65}, "batch_size is 65; .* at most 64"),
+    "large chunk": ({"max_seq_len": 8192, "prefill_chunk_size": 8192},
+                    "prefill_chunk_size is 8192; .* at most 4096"),
+    "no length": ({"max_seq_len": 0}, "max_seq_len is 0"),
+    "no devices": ({"num_devices": 0}, "num_devices is 0"),
+    "three devices": ({"max_seq_len": 64, "num_devices": 3}, "num_devices is 3; .* 1, 2, 4, 8, 16"),
+    "timeout": ({"max_seq_len": 64, "timeout": "x"}, "timeout is 'x'; it must be a number"),
+    "no time": ({"max_seq_len": 64, "timeout": 0}, "timeout is 0; it must be .* above 0"),
+    "budget": ({"max_seq_len": 64, "memory_budget": "abc"}, "memory_budget is 'abc'"),
+    "a window of none": ({"max_seq_len": 64, "sliding_window": 128},
+                         "sliding_window is 128, and the model's config.json makes it None"),
+    "windows of none": ({"max_seq_len": 64, "cache_impl": "hybrid"},
+                        "cache_impl is 'hybrid', .* makes it 'static'; leave it out"),
+    "device twice": ({"max_seq_len": 64, "num_devices": 2, "device": [1, 1]}, "names a device tw"),
+    "device beyond": ({"max_seq_len": 64, "device": 99}, "device is 99; .* from 0 to 31"),
+    "devices beyond": ({"max_seq_len": 64, "num_devices": 2, "device": [31, 32]}, "from 0 to 31"),
+    "negative device": ({"max_seq_len": 64, "device": [-1]}, "from 0 to 31"),
+    "fewer devices": ({"max_seq_len": 64, "num_devices": 4, "device": [0, 1]},
+                      "names 2 devices and num_devices is 4"),
+    "device map of a word": ({"max_seq_len": 64, "device_map": {"prefill": "a"}},
+                             r"device_map\['prefill'\] is 'a'; it is a number"),
+    "device map of -1": ({"max_seq_len": 64, "device_map": {"prefill": -1}}, "is -1; it is a num"),
     "batch": ({"batch_size": 0}, "batch_size is 0; it must be a positive"),
     "batch type": ({"batch_size": "2"}, "batch_size is '2'"),
     "devices": ({"num_devices": -1}, "num_devices is -1"),
@@ -122,9 +146,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "chunk": ({"max_seq_len": 64, "prefill_chunk_size": 96}, "on REBEL it is a positive multiple"),
     "no chunk": ({"max_seq_len": 64, "prefill_chunk_size": 0, "npu": "RBLN-CA25"}, "on ATOM"),
     "cache": ({"max_seq_len": 64, "cache_impl": "paged"}, "use static, sliding_window or hybrid"),
-    "window with a mask": ({"max_seq_len": 64, "cache_impl": "sliding_window",
-                            "use_attention_mask": True}, "takes no use_attention_mask"),
-    "window": ({"max_seq_len": 64, "sliding_window": 32767}, "at most 32255"),
     "phases": ({"max_seq_len": 64, "phases": ["prefill"]}, "a causal LM has"),
     "device list": ({"max_seq_len": 64, "num_devices": 2, "device": [0]}, "must agree"),
     "device": ({"max_seq_len": 64, "device": "npu:0"}, "it is a number from 0"),
@@ -144,12 +165,64 @@ def test_refused(name: str) -> None:
     assert isinstance(found.value, UsageError) and "\n" not in str(found.value)
 
 
+@pytest.mark.parametrize("name", BOOLS)
+def test_yes_or_no_is_a_bool(name: str) -> None:
+    for value in (0, 1, "no", "x"):
+        with pytest.raises(UsageError, match=rf"{name} is {value!r}; it must be True or False"):
+            settled(max_seq_len=64, **{name: value})
+
+
+def test_attributes_are_options_too(capsys) -> None:
+    config = RBLNDecoderOnlyModelForCausalLMConfig(max_seq_len=512)
+    config.batch_size = 2
+    config.tensor_parallel_size = 4
+    assert config.given == {"max_seq_len", "batch_size", "num_devices"}
+    config.settle(QWEN3_POSITIONS)
+    assert (config.batch_size, config.num_devices) == (2, 4)
+    assert config.given == {"max_seq_len", "batch_size", "num_devices"}, "not what was filled in"
+    with pytest.raises(UsageError, match=r"unexpected arguments: batchsize; did you mean batch_si"):
+        config.batchsize = 3
+    assert settled(max_seq_len=64, batch_size=None).batch_size == 1
+
+
+HALF = Windows(512, (0, 2), 4)
+
+
+@pytest.mark.parametrize(
+    ("windows", "kind", "size", "layers"),
+    [
+        (Windows(of=4), "static", None, []),
+        (HALF, "hybrid", 512, [0, 2]),
+        (Windows(64, (0, 1), 2), "sliding_window", 64, [0, 1]),
+    ],
+)
+def test_windows_are_the_models(windows: Windows, kind: str, size: Any, layers: Any) -> None:
+    found = {"cache_impl": kind, "sliding_window": size, "sliding_window_layers": layers}
+    for given in ({}, found):
+        config = RBLNDecoderOnlyModelForCausalLMConfig(max_seq_len=64, **given)
+        config.settle(QWEN3_POSITIONS, windows)
+        assert {name: getattr(config, name) for name in found} == found
+
+
+def test_windows_that_are_refused() -> None:
+    every = Windows(64, (0, 1), 2)
+    for windows, given, message in (
+        (HALF, {"sliding_window": 256}, "sliding_window is 256, and .* makes it 512"),
+        (HALF, {"cache_impl": "sliding_window"}, "makes it 'hybrid'"),
+        (HALF, {"sliding_window_layers": [1]}, r"layers is \[1\], and .* makes it \[0, 2\]"),
+        (every, {"use_attention_mask": True}, "takes no use_attention_mask"),
+        (Windows(32256, (0,), 1), {}, "the model's sliding_window is 32256; .* at most 32255"),
+    ):
+        config = RBLNDecoderOnlyModelForCausalLMConfig(max_seq_len=64, **given)
+        with pytest.raises(UsageError, match=message):
+            config.settle(QWEN3_POSITIONS, windows)
+
+
 IMPOSSIBLE: dict[str, dict[str, Any]] = {
     "logits_to_keep": {"logits_to_keep": 2},
     "output_hidden_states": {"output_hidden_states": True},
     "use_inputs_embeds": {"use_inputs_embeds": True},
     "lora_config": {"lora_config": {"adapters": []}},
-    "sliding": {"cache_impl": "hybrid", "sliding_window": 512, "sliding_window_layers": [0]},
     "fp8": {"quantization": {"weights": "fp8"}},
     "kv_caches": {"quantization": {"kv_caches": "fp8"}},
 }

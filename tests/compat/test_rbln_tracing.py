@@ -139,3 +139,11 @@ def test_a_process_window_makes_way_and_ends_with_it(models, tmp_path: Path, mon
     rbln_tracing.start("second")
     assert rbln_tracing.done() == []
     assert not list(tmp_path.glob("*.pb")), "what came before a start is forgotten"
+
+
+def test_a_window_inside_of_another(models, tmp_path: Path, capsys) -> None:
+    with rbln_tracing.profile(tmp_path / "outer"), rbln_tracing.profile(tmp_path / "inner"):
+        models[0].generate(**prompts(2, 10), max_new_tokens=1, **GREEDY)
+    assert len(traces(tmp_path / "inner")) == 3
+    assert not (tmp_path / "outer").exists(), "no empty folder is left"
+    assert "recorded until then is forgotten" in capsys.readouterr().err

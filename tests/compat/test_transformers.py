@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
+    AutoConfig,
     AutoTokenizer,
     GenerationConfig,
     LogitsProcessorList,
@@ -440,6 +441,60 @@ def test_an_answer_ends_with_the_context(pairs, capsys) -> None:
     found = pairs().ours.generate(**prompts(1, 500), max_new_tokens=50, **GREEDY)
     assert found.shape == (1, 513), "the last token needs no place"
     assert "context of 512" in capsys.readouterr().err
+
+
+def test_padding_needs_no_context(pairs, capsys) -> None:
+    pair = pairs()
+    inputs = prompts(1, 5)
+    padded = {name: torch.nn.functional.pad(each, (100, 0)) for name, each in inputs.items()}
+    theirs, ours = both(pair, padded, max_new_tokens=450, **GREEDY)
+    assert theirs.shape == ours.shape == (1, 555), "5 tokens and 450 fit 512"
+    assert not capsys.readouterr().err
+    cut = pair.ours.generate(**padded, max_new_tokens=600, **GREEDY)
+    assert cut.shape == (1, 100 + 513) and "context of 512" in capsys.readouterr().err
+
+
+def test_positions_that_follow_from_the_mask(pairs) -> None:
+    ours = pairs().ours
+    inputs = prompts(3, 12)
+    usual = ours.generate(**inputs, max_new_tokens=4, **GREEDY).tolist()
+    mask = inputs["attention_mask"]
+    positions = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 1)
+    given = ours.generate(**inputs, position_ids=positions, max_new_tokens=4, **GREEDY)
+    assert given.tolist() == usual
+    whole = ours(**inputs).logits
+    for name, value in (
+        ("position_ids", positions), ("cache_position", positions),
+        ("cache_position", torch.arange(12)), ("cache_position", torch.arange(12)[None]),
+    ):  # fmt: skip
+        assert torch.equal(ours(**inputs, **{name: value}).logits, whole)
+    past = ours(**inputs).cache
+    step = torch.full((3, 1), 7)
+    found = ours(step, cache=past, position_ids=mask.sum(1, keepdim=True)).logits
+    assert torch.equal(found, ours(step, cache=ours(**inputs).cache).logits)
+    for call, name, value in (
+        (ours.generate, "position_ids", positions + 1),
+        (ours, "position_ids", torch.arange(12)[None]),
+        (ours, "cache_position", torch.arange(3)),
+    ):
+        with pytest.raises(UsageError, match=rf"{name} of shape .* leave them out"):
+            call(**inputs, **{name: value})
+
+
+def test_a_configuration_beside_the_model(pairs, tmp_path) -> None:
+    source = pairs().source
+    config = AutoConfig.from_pretrained(source)
+    settings = GenerationConfig(max_new_tokens=3, **GREEDY)
+    options = {"max_seq_len": 64, "generation_config": settings, "output_loading_info": False}
+    with DieletForCausalLM.from_pretrained(source, config=config, **options) as model:
+        assert model.generate(**prompts(1, 5)).shape == (1, 8)
+        saved = model.directory
+    config.num_hidden_layers = 1
+    with DieletForCausalLM.from_pretrained(source, config=config, **options) as model:
+        assert model.runtime.spec.layers == 1 and model.directory != saved
+    config.rope_parameters = {**config.rope_parameters, "rope_theta": 5.0}
+    with pytest.raises(UsageError, match=r"config differs .* in .*rope_parameters.* leave it out"):
+        DieletForCausalLM.from_pretrained(source, config=config, **options)
 
 
 def test_tensors_stay_on_the_cpu(pairs) -> None:

@@ -1,0 +1,67 @@
+"""The layers of a model that see a window of the text: what the vendor's options say of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dielet.checkpoint.spec import ModelSpec
+from dielet.compat.rbln_npu import Family
+from dielet.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Windows:
+    """size: tokens that a token sees, itself included, in `layers` of the model's `of` layers."""
+
+    size: int = 0
+    layers: tuple[int, ...] = ()
+    of: int = 0
+
+    @staticmethod
+    def in_model(spec: ModelSpec, first: int | None = None) -> Windows:
+        """Those of a model, or of its `first` layers."""
+        count = min(first or spec.layers, spec.layers)
+        layers = tuple(layer for layer in spec.windowed if layer < count)
+        return Windows(spec.window if layers else 0, layers, count)
+
+    @property
+    def cache_impl(self) -> str:
+        if not self.layers:
+            return "static"
+        return "sliding_window" if len(self.layers) == self.of else "hybrid"
+
+
+def window_options(given: Any, family: Family, windows: Windows) -> dict[str, Any]:
+    """cache_impl, sliding_window and sliding_window_layers, which are the model's.
+
+    given: what was asked for; UsageError where that is something else, or cannot be.
+    """
+    asked = given.cache_impl or "static"
+    if asked not in ("static", "sliding_window", "hybrid"):
+        raise UsageError(f"cache_impl is {asked!r}; use static, sliding_window or hybrid")
+    found = {
+        "cache_impl": windows.cache_impl,
+        "sliding_window": windows.size or None,
+        "sliding_window_layers": list(windows.layers),
+    }
+    wanted = {
+        "cache_impl": windows.cache_impl if asked == "static" else asked,
+        "sliding_window": given.sliding_window or found["sliding_window"],
+        "sliding_window_layers": list(given.sliding_window_layers or windows.layers),
+    }
+    for name, value in wanted.items():
+        if value != found[name]:
+            raise UsageError(
+                f"{name} is {value!r:.80}, and the model's config.json makes it "
+                f"{found[name]!r:.80}; leave it out"
+            )
+    if windows.cache_impl == "sliding_window" and given.use_attention_mask:
+        raise UsageError("cache_impl sliding_window takes no use_attention_mask; leave it out")
+    most = family.window - given.prefill_chunk_size
+    if windows.size > most:
+        raise UsageError(
+            f"the model's sliding_window is {windows.size}; on {family.name} with a prefill chunk "
+            f"of {given.prefill_chunk_size} it is at most {most}: use a smaller prefill_chunk_size"
+        )
+    return found
