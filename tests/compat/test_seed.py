@@ -43,6 +43,11 @@ ACTIVATE = "    rbln_activate_profiler=True,\n"
 GENERATE = "output_sequence = model.generate(**inputs, max_new_tokens=4, do_sample=False)\n"
 
 
+def test_the_script_is_as_it_is_printed() -> None:
+    """No formatter has joined its lines."""
+    assert f'inputs = tokenizer(\n    "{PROMPT}", return_tensors="pt"\n)\n' in TEXT
+
+
 def test_the_script_verbatim(home: Path, tmp_path: Path) -> None:
     ended = execute(SCRIPT, home, tmp_path)
     assert ended.returncode == 0, ended.stderr

@@ -14,7 +14,9 @@ model = RBLNQwen3ForCausalLM.from_pretrained(
 )
 
 tokenizer = AutoTokenizer.from_pretrained(model_id)
-inputs = tokenizer("Give me a short introduction to large language models.", return_tensors="pt")
+inputs = tokenizer(
+    "Give me a short introduction to large language models.", return_tensors="pt"
+)
 
 output_sequence = model.generate(**inputs, max_new_tokens=4, do_sample=False)
 print(tokenizer.decode(output_sequence[0], skip_special_tokens=True))
