@@ -10,6 +10,7 @@ import math
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -82,11 +83,14 @@ class Sampler:
 
     def __init__(self, settings: Sampling, vocab: int, prompt: Iterable[int]) -> None:
         self.settings = settings.seeded()
-        self._random = np.random.Generator(np.random.PCG64(self.settings.seed or 0))
         self._seen: npt.NDArray[np.bool_] | None = None
         if settings.repetition_penalty != 1.0:
             self._seen = np.zeros(vocab, dtype=np.bool_)
             self._seen[np.fromiter(prompt, dtype=np.int64)] = True
+
+    @cached_property
+    def _random(self) -> np.random.Generator:  # greedy answers load none of it: 2 MB
+        return np.random.Generator(np.random.PCG64(self.settings.seed or 0))
 
     def choose(self, logits: Logits) -> int:
         """The next token.  Draws exactly one random number when sampling, none when greedy."""

@@ -318,6 +318,7 @@ def load(
     with ThreadPoolExecutor(1) as pool:
         pending = pool.submit(lambda: usable(read_files(directory), f"{directory}/"))
         from dielet.host import load_runtime
+        from dielet.host.memory import drop_code_pages
 
         runtime = load_runtime(directory, threads=threads, profiler=profiler)
         try:
@@ -325,6 +326,7 @@ def load(
         except BaseException:
             runtime.close()
             raise
+    drop_code_pages("tokenizers", "numpy", "libcrypto", "libpython")  # 10 MB that loading took
     return Model(runtime, text, directory, sampling, perf_counter() - begin, prefix_cache_mb)
 
 

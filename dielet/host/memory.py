@@ -47,8 +47,8 @@ class Bases:
         return self._held[space]
 
 
-def drop_code_pages(library: str) -> None:
-    """Give back the resident code of a loaded library that has done its work.
+def drop_code_pages(*libraries: str) -> None:
+    """Give back the resident code of loaded libraries that have done most of their work.
 
     Code pages are clean and private: the system reads them again from the file if they are called.
     Does nothing where /proc or madvise is missing.
@@ -61,6 +61,6 @@ def drop_code_pages(library: str) -> None:
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     for line in maps.splitlines():
         span, permissions, *rest = line.split(maxsplit=5)
-        if permissions == "r-xp" and rest and library in rest[-1]:
+        if permissions == "r-xp" and rest and any(library in rest[-1] for library in libraries):
             start, end = (int(edge, 16) for edge in span.split("-"))
             madvise(start, end - start, mmap.MADV_DONTNEED)
