@@ -34,6 +34,8 @@ _NOTHING = nullcontext()
 
 
 class _Mark:
+    __slots__ = ("_before", "_begin", "_runtime", "_work")
+
     def __init__(self, runtime: Any, work: str, before: bool) -> None:
         self._runtime, self._work, self._before = runtime, work, before
 
@@ -42,8 +44,9 @@ class _Mark:
 
     def __exit__(self, *error: object) -> None:
         end = perf_counter_ns()
-        if listener is not None:
-            listener(self._runtime, self._work, self._begin, end, self._before)
+        told = listener  # another thread may end the session between the two lines
+        if told is not None:
+            told(self._runtime, self._work, self._begin, end, self._before)
 
 
 def mark(runtime: Any, work: str, before: bool = False) -> AbstractContextManager[None]:

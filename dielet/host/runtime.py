@@ -264,10 +264,11 @@ class Runtime:
     def _run(self, tables: Tables, bases: Bases, past: int, valid: int) -> None:
         self._binding[:2] = past, valid
         self._team.run(tables, bases.table, self._binding)
-        if self.observer is not None:
+        observer = self.observer  # which another thread may take away meanwhile
+        if observer is not None:
             if tables.phase == "decode" and tables.tokens > 1:
                 past = int(self._binding[2 : 2 + 2 * valid : 2].max())
-            self.observer(Execution(tables, past, valid))
+            observer(Execution(tables, past, valid))
 
     def _io(self, bases: Bases, tables: Tables, name: str) -> NDArray[np.float32]:
         region = tables.io[name]

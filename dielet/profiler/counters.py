@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dielet.profiler.live import live_bytes
 from dielet.profiler.plan import Facts, Figures, Plan, Step
 from dielet.profiler.tracks import Track, Tracks
-from dielet.program.commands import ENTRIES
-from dielet.program.types import Program, Region
+from dielet.program.types import Program
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -180,36 +180,3 @@ def kv_bytes(program: Program, chiplet: int) -> float:
         if operand.region.space.split(".")[0] == "kv"
     }
     return sum(region.nbytes for region in regions) / max(program.capacity, 1)
-
-
-def live_bytes(program: Program) -> dict[int, I64]:
-    """By chiplet, per command: bytes of activations that it or a later command still reads.
-
-    A value counts from the command that writes it, on whose chiplet, to its last reader.
-    """
-    count = len(program.commands)
-    last = list(range(count))
-    written: list[list[Region]] = []
-    for number, command in enumerate(program.commands):
-        entry = ENTRIES[command.kind]
-        reads = (entry.reads + " " + entry.updates).replace("?", "").split()
-        writes = (entry.writes + " " + entry.updates).replace("?", "").split()
-        inputs = [o.region for o in command.operands if o.role in reads and _shared(o.region.space)]
-        for dep in command.deps:
-            outputs = written[dep]
-            if last[dep] < number and any(a.overlaps(b) for a in outputs for b in inputs):
-                last[dep] = number
-        written.append(
-            [o.region for o in command.operands if o.role in writes and _shared(o.region.space)]
-        )
-    live = {queue.chiplet: np.zeros(count + 1, np.int64) for queue in program.queues}
-    for number, command in enumerate(program.commands):
-        nbytes = sum(region.nbytes for region in written[number])
-        series = live[program.queues[command.queue].chiplet]
-        series[number] += nbytes
-        series[last[number] + 1] -= nbytes
-    return {chiplet: np.cumsum(series)[:-1] for chiplet, series in live.items()}
-
-
-def _shared(space: str) -> bool:
-    return space.split(".")[0] == "shared"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,17 +22,24 @@ except ImportError:  # a machine that there is no wheel for
 
 RUN = 256 << 10  # bytes of packets that are compressed together; readers expect less than 512 KiB
 ENOUGH = RUN // 4  # bytes from which more in a run would hardly make it smaller
+FULL = errno.ENOSPC, errno.EDQUOT
 LEVEL = 1  # higher ones take longer for a few per cent
 
 
 class TraceFile:
     """Written under a temporary name beside `path`, which it gets when it is complete.
 
-    As a context manager: leaving it by an exception removes what there is.
+    As a context manager: leaving it by an exception removes what there is.  make_room: asked to
+    when the disk is full; whether it did.
     """
 
-    def __init__(self, path: Path, compress: bool = False) -> None:
-        self.path = path
+    def __init__(
+        self,
+        path: Path,
+        compress: bool = False,
+        make_room: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.path, self._make_room = path, make_room
         self.nbytes = 0  # of packets, before compression
         self._compress = compress
         self._run = bytearray()
@@ -104,18 +112,23 @@ class TraceFile:
         self._put(perfetto.packet(text(perfetto.COMPRESSED, zlib.compress(packets, LEVEL))))
 
     def _put(self, data: bytes | memoryview) -> None:
+        end = self._file.end
         try:
             self._file.write(data)
         except OSError as error:
-            raise self._named(error) from None
+            if error.errno not in FULL or not self._make_room():
+                raise self._named(error) from None
+            self._file.cut(end)  # a part may be there
+            self._put(data)
 
     def _named(self, error: OSError) -> OSError | CapacityError:
         """A full disk in words; other errors with the name that the user knows."""
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in FULL:
+            compressed = "" if self._compress else ", or write compressed traces"
             return CapacityError(
-                f"the disk is full: {self.path.name} needs more than the {self.nbytes:,} bytes "
-                f"written so far, and {self.path.parent} has no room; free some, choose another "
-                "output directory, or write compressed traces"
+                f"the disk is full: {self.path.name} needs more than the {self._file.end:,} bytes "
+                f"written so far, and {self.path.parent} has no room; free some, or choose another "
+                f"output directory{compressed}"
             )
         return OSError(error.errno, error.strerror, str(self.path))
 
@@ -125,11 +138,19 @@ class _Sink:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb", buffering=0)
+        self.end = 0
 
     def write(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
         while view:
             view = view[self._file.write(view) :]
+        self.end += len(data)
+
+    def cut(self, end: int) -> None:
+        """Forget what was written after `end`."""
+        self._file.seek(end)
+        self._file.truncate()
+        self.end = end
 
     def close(self) -> None:
         self._file.close()

@@ -29,8 +29,13 @@ def launches(executions: Sequence[Execution], device: Device) -> list[HostSlice]
     return found
 
 
-def attributes_of(model: str, devices: Sequence[Device], chiplets: int, last: int) -> Attributes:
-    """What is said of the whole trace; `last`: when its last command ends, in ps."""
+def attributes_of(
+    model: str, devices: Sequence[Device], chiplets: int, last: int, dropped: int = 0
+) -> Attributes:
+    """What is said of the whole trace.
+
+    last: when its last command ends, in ps.  dropped: commands that were forgotten before.
+    """
     texts = "".join(device.text for device in devices)
     return {
         "dielet_version": __version__,
@@ -39,7 +44,7 @@ def attributes_of(model: str, devices: Sequence[Device], chiplets: int, last: in
         "device_sha256": hashlib.sha256(texts.encode()).hexdigest(),
         "device_clock": "modelled",
         "host": f"{platform.system()} {platform.machine()}",
-        "dropped_command_count": 0,
+        "dropped_command_count": dropped,
         "run_ns": last // 1000,
         **Peaks.of(devices[0]).attributes("chiplet", chiplets),
     }

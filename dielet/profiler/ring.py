@@ -2,13 +2,16 @@
 
 Appending copies a few kilobytes.  When the blocks in memory are used up the oldest goes to a file
 without a name, which disappears with the process; when that is full too, or cannot be written, the
-oldest records are dropped and counted.
+oldest records are dropped and counted.  So they are when the disk would not have the room any more
+that the traces of the records need.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import shutil
+import struct
 import tempfile
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -20,17 +23,32 @@ from numpy.typing import NDArray
 
 I64 = NDArray[np.int64]
 BLOCK = 1 << 20  # bytes
-WEIGHT = 1  # word of a record that says how much is lost when it is dropped
+BLOCKS_AT_ONCE = 8  # large pieces of memory cost a third of the page faults
+ROOM, LEAST_ROOM = 4, 6 << 20
+"""Bytes of disk left free for traces: so many times the records', and besides as much as a trace
+takes that is too small to be compressed."""
 
 
-@dataclass
+class Kind:
+    """Records that are copied from the same arrays, after `head` numbers of their own.
+
+    weight: how much is lost when one is dropped.
+    """
+
+    def __init__(self, weight: int, head: int, parts: Sequence[I64]) -> None:
+        self.weight = weight
+        self.head = struct.Struct(f"={2 + head}q")
+        self.parts = [(part.nbytes, part.reshape(-1).data.cast("B")) for part in parts]
+        self.nbytes = self.head.size + sum(nbytes for nbytes, _ in self.parts)
+
+
 class _Block:
-    """Records one after the other: [length in words, weight, ...]; `used` words, of both kinds."""
+    """Records one after the other: [length in words, weight, ...]; the first `used` bytes."""
 
-    words: I64
-    used: int = 0
-    records: int = 0
-    weight: int = 0
+    def __init__(self, words: I64) -> None:
+        self.words, self.size = words, words.nbytes
+        self.view = words.data.cast("B")
+        self.used = self.records = self.weight = 0
 
 
 @dataclass
@@ -53,7 +71,6 @@ class Ring:
     folder: Path | None = None
     dropped: int = 0
     lost: int = 0
-    disk_error: OSError | None = None
     _full: deque[_Block] = field(default_factory=deque)
     _stored: deque[_Stored] = field(default_factory=deque)
     _free: list[I64] = field(default_factory=list)
@@ -64,30 +81,31 @@ class Ring:
         self._block = min(BLOCK, max(self.memory // 2, 1 << 12)) // 8
         self._most = max(self.memory // (8 * self._block), 2)
         self._slots = self.disk // (8 * self._block)
-        self._current = _Block(np.empty(self._block, np.int64))
+        self._current = _Block(self._fresh())
 
-    def append(self, weight: int, head: Sequence[int], parts: Sequence[I64]) -> None:
-        """Add a record: some numbers, then flat arrays."""
-        length = 2 + len(head) + sum(map(len, parts))
+    def append(self, kind: Kind, *head: int) -> None:
+        """Add a record: some numbers, then what is in the arrays of its kind now."""
+        # A step leaves the caches full of weights: every line here is read from memory again.
+        nbytes, weight = kind.nbytes, kind.weight
         block = self._current
-        if block.used + length > len(block.words):
-            block = self._next(length)
-        at = block.used
-        block.words[at : at + 2 + len(head)] = (length, weight, *head)
-        at += 2 + len(head)
-        for part in parts:
-            block.words[at : at + len(part)] = part
-            at += len(part)
-        block.used = at
+        if block.used + nbytes > block.size:
+            block = self._next(nbytes // 8)
+        view, at = block.view, block.used
+        kind.head.pack_into(view, at, nbytes >> 3, weight, *head)
+        end = at + kind.head.size
+        for size, part in kind.parts:
+            begin, end = end, end + size
+            view[begin:end] = part
+        block.used = at + nbytes
         block.records += 1
         block.weight += weight
 
     def __iter__(self) -> Iterator[I64]:
         """The records, oldest first, as views that the next one may overwrite."""
         for stored in self._stored:
-            yield from _records(self._load(stored), stored.used)
+            yield from _records(self._load(stored), stored.used // 8)
         for block in (*self._full, self._current):
-            yield from _records(block.words, block.used)
+            yield from _records(block.words, block.used // 8)
 
     def __len__(self) -> int:
         return sum(block.records for block in self._blocks())
@@ -120,16 +138,24 @@ class Ring:
                 self._drop(oldest)
             if len(oldest.words) == self._block:
                 self._free.append(oldest.words)
-        if length <= self._block and self._free:
-            words = self._free.pop()
-        else:
-            words = np.empty(max(length, self._block), np.int64)
-        self._current = _Block(words)
+        large = length > self._block
+        self._current = _Block(np.empty(length, np.int64) if large else self._fresh())
         return self._current
+
+    def _fresh(self) -> I64:
+        """Memory of a block, some of which are made at once."""
+        if not self._free:
+            count = min(self._most, BLOCKS_AT_ONCE)
+            self._free += [*np.empty((count, self._block), np.int64)]
+        return self._free.pop()
 
     def _store(self, block: _Block) -> bool:
         """Write a block to disk, over the oldest there when its place is needed."""
-        if len(block.words) != self._block or not self._slots or self.disk_error:
+        if len(block.words) != self._block:
+            return False
+        if self._next_slot < self._slots and not self._leaves_room():
+            self._slots = self._next_slot  # once full, always full: do not ask again during a run
+        if not self._slots:
             return False
         if len(self._stored) >= self._slots:
             self._drop(self._stored.popleft())
@@ -138,14 +164,22 @@ class Ring:
             if self._file is None:
                 self._file = _nameless(self.folder)
             self._file.seek(slot * block.words.nbytes)
-            if self._file.write(block.words.data) != block.words.nbytes:
+            if self._file.write(block.view) != block.words.nbytes:
                 raise OSError("a short write")
-        except OSError as error:
-            self.disk_error = error  # once full, always full: do not try again during a run
-            return False
+        except OSError:
+            self._slots = min(self._next_slot, self._slots)
+            return self._next_slot == slot > 0 and self._store(block)  # the next one over another
         self._next_slot += 1
         self._stored.append(_Stored(slot, block.used, block.records, block.weight))
         return True
+
+    def _leaves_room(self) -> bool:
+        """Whether another block may go to disk, so that traces find room there in the end."""
+        if self.folder is None:
+            return True
+        records = len(self._stored) + 1 + len(self._full) + 1
+        needed = LEAST_ROOM + 8 * self._block * (ROOM * records + 1)
+        return shutil.disk_usage(self.folder).free >= needed
 
     def _load(self, stored: _Stored) -> I64:
         words = np.empty(self._block, np.int64)

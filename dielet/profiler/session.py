@@ -6,15 +6,14 @@ import atexit
 import hashlib
 import os
 import platform
-import signal
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from dielet import __version__, profiling
@@ -22,7 +21,8 @@ from dielet.devices import Device
 from dielet.errors import DieletError, UsageError
 from dielet.host.limits import probes, read_bandwidth
 from dielet.host.runtime import Runtime
-from dielet.profiler.recorder import Recorder, instances
+from dielet.profiler import signals
+from dielet.profiler.recorder import HOST_MARKS, Recorder, instances
 from dielet.profiler.tracks import Place
 from dielet.profiler.work import Peaks
 from dielet.profiler.writer import Attributes, Source, TraceWriter, Written, free_stem
@@ -42,7 +42,8 @@ class Summary:
     """What a session recorded and wrote.
 
     executions: of programs with their head; commands: slices on engine tracks; dropped: commands
-    whose records did not fit the buffer any more.  run_s: between start and stop; write_s: after.
+    whose records did not fit the buffer any more, as dropped_host_slices are; left_out: files of
+    single executions that the disk had no room for.  run_s: between start and stop; write_s: after.
     """
 
     executions: int
@@ -55,6 +56,8 @@ class Summary:
     write_s: float
     file_bytes: int
     files: int
+    dropped_host_slices: int = 0
+    left_out: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -96,13 +99,16 @@ class Session:
                 f"memory is {memory} and disk {disk} bytes; at least {1 << 16} and 0 are needed"
             )
         self.output_dir = Path(os.path.expanduser(output_dir))
+        self._asked = self._folder = self.output_dir  # `_folder` is absolute once it has started
         self.prefix, self.compress, self.executions = prefix, compress, executions
         self.files: list[Path] = []
         self._memory, self._disk = memory, disk
         self._summary: Summary | None = None
         self._recorder: Recorder | None = None
+        self._unwritten: Recorder | None = None  # its files did not find room
+        self._process = 0
+        self._begin = self._run_s = 0.0
         self._only_asked = False
-        self._terminate: object = None
 
     def start(self) -> Session:
         """Begin to record, from nothing.
@@ -117,55 +123,55 @@ class Session:
                 raise UsageError(
                     "a profiling session is running already; stop it before starting another"
                 )
-            if _running is not None:
-                _running._abandon()
+            self._forget()
+            self._asked, self._folder = self.output_dir, self.output_dir.absolute()
             try:
-                self.output_dir.mkdir(parents=True, exist_ok=True)
-                with tempfile.TemporaryFile(dir=self.output_dir):
+                self._folder.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=self._folder):
                     pass  # better to know it now than when there is something to write
             except OSError as error:
                 raise DieletError(
                     f"output_dir {self.output_dir} cannot be made or written: {error.strerror}; "
                     "choose another"
                 ) from None
+            if _running is not None:
+                _running._abandon()
             self.files, self._summary = [], None
-            self._stem = free_stem(self.output_dir, self.prefix)
-            self._recorder = Recorder(self._memory, self._disk, self.output_dir)
+            self._stem = free_stem(self._folder, self.prefix)
+            self._recorder = Recorder(self._memory, self._disk, self._folder)
+            self._process = os.getpid()
             for runtime in list(profiling.runtimes):
                 self._consider(runtime)
             profiling.on_load = self._consider
             profiling.listener = self._recorder.host_work
             _running = self
-            self._terminate = _catch_terminate()
+            signals.catch()
+            _finish_at_exit()
             self._begin = time.perf_counter()
         return self
 
     def stop(self) -> list[Path]:
-        """End, and write the files, the merged one first.  Nothing recorded: no files."""
-        recorder = self._end()
+        """End, and write the files, the merged one first.  Nothing recorded: no files.
+
+        When they cannot be written the records stay, and it can be called again; `output_dir` may
+        be set to another place before.  Ctrl-C and the like wait until the files are there; a
+        second one gives them up.
+        """
+        recorder = self._unwritten
+        if self._recorder is not None:
+            recorder = self._unwritten = self._end()
+            self._run_s = time.perf_counter() - self._begin
         if recorder is None:
             raise UsageError("this profiling session is not running; start it first")
-        run_s = time.perf_counter() - self._begin
         begin = time.perf_counter()
         try:
-            written = self._write(recorder, run_s)
+            with signals.waiting("writing the profile"):
+                written = self._write(recorder, self._run_s)
+                self._unwritten = None
+                self._finish(recorder, written, time.perf_counter() - begin)
+                recorder.ring.close()
         finally:
-            recorder.ring.close()
-        write_s = time.perf_counter() - begin
-        self.files = written.files
-        self._summary = Summary(
-            executions=written.executions,
-            commands=written.commands,
-            dropped=recorder.ring.lost,
-            dropped_executions=recorder.ring.dropped,
-            host_slices=written.host,
-            flows=written.flows,
-            run_s=run_s,
-            write_s=write_s,
-            file_bytes=self.files[0].stat().st_size if self.files else 0,
-            files=len(self.files),
-        )
-        self._warn(written)
+            signals.release()
         return self.files
 
     def discard(self) -> None:
@@ -173,9 +179,16 @@ class Session:
         recorder = self._end()
         if recorder is not None:
             recorder.ring.close()
+        self._forget()
+        signals.release()
 
     def summary(self) -> Summary:
         """What the finished session recorded."""
+        if self._unwritten is not None:
+            raise UsageError(
+                "the files of the profiling session could not be written; make room, or set its "
+                "output_dir to another place, and stop it again"
+            )
         if self._summary is None:
             raise UsageError("the profiling session has not been stopped yet; stop it first")
         return self._summary
@@ -201,7 +214,6 @@ class Session:
                 return None
             profiling.on_load = profiling.listener = None
             _running = None
-            _release_terminate(self._terminate)
         recorder.detach()
         return recorder
 
@@ -211,29 +223,74 @@ class Session:
         if recorder is not None:
             recorder.detach()
             recorder.ring.close()
-        _release_terminate(self._terminate)
+
+    def _forget(self) -> None:
+        """Give up what could not be written."""
+        recorder, self._unwritten = self._unwritten, None
+        if recorder is not None:
+            recorder.ring.close()
+
+    def _finish(self, recorder: Recorder, written: Written, write_s: float) -> None:
+        """Say what there is now."""
+        self.files = [self._named(path) for path in written.files]
+        self._summary = Summary(
+            executions=written.executions,
+            commands=written.commands,
+            dropped=recorder.lost,
+            dropped_executions=recorder.dropped,
+            host_slices=written.host,
+            flows=written.flows,
+            run_s=self._run_s,
+            write_s=write_s,
+            file_bytes=written.files[0].stat().st_size if self.files else 0,
+            files=len(self.files),
+            dropped_host_slices=recorder.marks_lost,
+            left_out=written.left_out,
+        )
+        self._warn(written)
+
+    def _named(self, path: Path) -> Path:
+        """A file as the user named its folder, unless that means another one by now."""
+        if self.output_dir.absolute() == self._folder:
+            return self.output_dir / path.name
+        return path
 
     def _write(self, recorder: Recorder, run_s: float) -> Written:
         if recorder.scale is None or (not len(recorder.ring) and not recorder.marked):
             return Written()
         sources = _sources(recorder)
-        lost = recorder.ring.lost
         writer = TraceWriter(
-            self.output_dir,
+            self._place(),
             self._stem,
             sources,
             recorder.last,
-            _attributes(recorder, sources, run_s, lost),
-            commands=recorder.ring.weight,
+            _attributes(recorder, sources, run_s),
+            commands=recorder.commands,
             single=self.executions,
             compress=self.compress,
         )
+        return writer.write(recorder.executions(), recorder.host_slices(), self._closing(run_s))
+
+    def _place(self) -> Path:
+        """The folder to write into; after files found no room perhaps another than at the start."""
+        self.output_dir = Path(os.path.expanduser(self.output_dir))
+        if self.output_dir != self._asked:
+            self.output_dir.mkdir(parents=True, exist_ok=True)
+            self._asked, self._folder = self.output_dir, self.output_dir.absolute()
+        return self._folder
+
+    def _closing(self, run_s: float) -> Callable[[Written], Attributes]:
+        """What is only known when all is written."""
         begin = time.perf_counter()
 
         def closing(written: Written) -> Attributes:
-            return {"run_and_write_ns": round((run_s + time.perf_counter() - begin) * 1e9)}
+            write_s = time.perf_counter() - begin
+            return {
+                "write_ns": round(write_s * 1e9),
+                "run_and_write_ns": round((run_s + write_s) * 1e9),
+            }
 
-        return writer.write(recorder.executions(), recorder.host_slices(), closing)
+        return closing
 
     def _warn(self, written: Written) -> None:
         assert self._summary is not None
@@ -242,6 +299,17 @@ class Session:
                 f"the profiler's buffer was full: {self._summary.dropped:,} commands of the "
                 f"{self._summary.dropped_executions:,} oldest program runs were dropped; profile "
                 "a shorter part, or give more memory= or disk="
+            )
+        if self._summary.dropped_host_slices:
+            _say(
+                f"the oldest {self._summary.dropped_host_slices:,} slices of the host's work were "
+                f"dropped: a profile keeps {HOST_MARKS:,}; profile a shorter part"
+            )
+        if self._summary.left_out:
+            _say(
+                f"the disk is full: the files of all {self._summary.left_out:,} single executions "
+                "were left out, the merged one has everything; free some room, or choose another "
+                "output directory"
             )
         if written.nbytes > BROWSER_BYTES:
             _say(
@@ -264,17 +332,30 @@ def begin_with_process(session: Session | None = None) -> None:
     session = session or Session(os.environ.get(profiling.FOLDER) or ".")
     session._only_asked = True
     session.start()
-    atexit.register(_finish, session, os.getpid())
 
 
 _begun = False
 
 
-def _finish(session: Session, process: int) -> None:
-    if session._recorder is not None and os.getpid() == process:  # not in a fork of it
+@cache
+def _finish_at_exit() -> None:
+    """A session that is running when the process ends is written then."""
+    atexit.register(_finish)
+
+
+def _finish() -> None:
+    session = _running
+    if session is None or session._process != os.getpid():  # not in a fork of the process
+        return
+    try:
         files = session.stop()
-        if files:
-            _say(f"profile written: {files[0]}")
+    except (DieletError, OSError) as error:  # what the program did was done all the same
+        _say(f"no profile was written: {error}")
+        return
+    except (KeyboardInterrupt, SystemExit):  # the process is ending anyway
+        return
+    if files:
+        _say(f"profile written: {files[0]}")
 
 
 def _sources(recorder: Recorder) -> dict[int, Source]:
@@ -313,9 +394,7 @@ def _rates(threads: int) -> dict[str, float]:
     }
 
 
-def _attributes(
-    recorder: Recorder, sources: dict[int, Source], run_s: float, lost: int
-) -> Attributes:
+def _attributes(recorder: Recorder, sources: dict[int, Source], run_s: float) -> Attributes:
     devices = {a.runtime.files.device().name: a.runtime.files.device() for a in recorder.used()}
     texts = "".join(device.text for device in devices.values())
     models = [f"{_model_name(a.runtime)} ({a.runtime.manifest.weights})" for a in recorder.used()]
@@ -328,35 +407,11 @@ def _attributes(
         "device_sha256": hashlib.sha256(texts.encode()).hexdigest(),
         "device_clock": "measured",
         "host": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "dropped_command_count": lost,
+        "dropped_command_count": recorder.lost,
+        "dropped_host_slice_count": recorder.marks_lost,
         "run_ns": round(run_s * 1e9),
         **peaks.attributes("worker", threads),
     }
-
-
-def _catch_terminate() -> object:
-    """Let SIGTERM end the process as an exception does, so that sessions are written.
-
-    Only where nothing else handles it; returns what to restore.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return None
-    before = signal.getsignal(signal.SIGTERM)
-    if before is not signal.SIG_DFL:
-        return None
-    signal.signal(signal.SIGTERM, _terminated)
-    return before
-
-
-def _release_terminate(before: object) -> None:
-    if before is None or threading.current_thread() is not threading.main_thread():
-        return
-    if signal.getsignal(signal.SIGTERM) is _terminated:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _terminated(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
 
 
 def _say(line: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dielet.errors import CapacityError
 from dielet.profiler import perfetto as p
 from dielet.profiler.draw import Drawing, Filled
 from dielet.profiler.file import TraceFile
@@ -33,6 +34,8 @@ BATCH_SLICES = 1 << 14  # steps are drawn together until they have so many slice
 PLAIN_COMMANDS = 20_000
 """Files of more commands are compressed unless it is said otherwise: 4 MB become 1."""
 MIN_TIME_WIDTH = 5  # bytes of a time stamp: 34 seconds
+MOST_HELD = 256
+"""Executions that wait for an earlier one to be complete: of models that run at the same time."""
 
 Attributes = Mapping[str, int | str]
 
@@ -47,7 +50,10 @@ class Source:
 
 @dataclass
 class Written:
-    """What was written: files, the merged one first; what is in that one; its size."""
+    """What was written: files, the merged one first; what is in that one; its size.
+
+    left_out: files of single executions that there was no room for.
+    """
 
     files: list[Path] = field(default_factory=list)
     executions: int = 0
@@ -55,6 +61,17 @@ class Written:
     host: int = 0
     flows: int = 0
     nbytes: int = 0  # before compression
+    left_out: int = 0
+
+
+@dataclass
+class _Batch:
+    """Steps of one kind that are drawn together, with their numbers among all."""
+
+    drawing: Drawing
+    kind: object
+    numbers: list[int] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
 
 
 class Output:
@@ -115,6 +132,7 @@ class TraceWriter:
         self._host: deque[HostEvent] = deque()
         self._host_of: dict[tuple[int, int], list[tuple[HostSlice, int]]] = {}
         self._written = Written()
+        self._singles: dict[int, Path] = {}
 
     def write(
         self,
@@ -124,7 +142,8 @@ class TraceWriter:
     ) -> Written:
         """Write all files; `closing` gives the facts that are only known at the end.
 
-        executions in order of time, host in order of start.  After an error the files that are
+        executions in order of time, host in order of start.  Where there is no room for all, the
+        files of single executions make way for the merged one.  After an error the files that are
         complete stay, and nothing of the others is left.
         """
         pieces = list(numbered(host))
@@ -134,37 +153,54 @@ class TraceWriter:
             self._host_of.setdefault(piece.step, []).append((piece, index))
         path = self._directory / f"{self._stem}.pb"
         written = self._written
-        with self._file(path, self._commands) as file:
+        with self._file(path, self._commands, self._give_way) as file:
             file.write(p.interned((), p.CLEARED | p.NEEDS_STATE))
             file.write(p.attributes(self._attributes))
             output = Output(file, True, set(), set())
-            for drawing, steps in self._batches(executions):
-                self._draw(output, drawing, steps)
+            for batch in self._batches(executions):
+                self._draw(output, batch)
             self._draw_host(output, self._host, None)
             counts = {"command_count": written.commands, "execution_count": written.executions}
             file.write(p.attributes({**counts, **closing(written)}))
         written.nbytes = file.nbytes
-        written.files.insert(0, path)
+        written.files = [path, *(self._singles[number] for number in sorted(self._singles))]
+        if written.left_out:
+            written.left_out = written.executions
         return written
 
-    def _file(self, path: Path, commands: int) -> TraceFile:
+    def _file(self, path: Path, commands: int, *make_room: Callable[[], bool]) -> TraceFile:
         large = commands > PLAIN_COMMANDS
-        return TraceFile(path, large if self._compress is None else self._compress)
+        return TraceFile(path, large if self._compress is None else self._compress, *make_room)
 
-    def _batches(self, executions: Iterable[Execution]) -> Iterator[tuple[Drawing, list[Step]]]:
-        """Consecutive steps of one kind, as many as make a good batch."""
-        batch: list[Step] = []
-        kind: object = None
-        for step in steps_of(executions):
+    def _give_way(self) -> bool:
+        """Remove the files of single executions, and write no more; whether there were any."""
+        for path in self._singles.values():
+            path.unlink(missing_ok=True)
+        self._single = False
+        self._written.left_out += len(self._singles)
+        removed = bool(self._singles)
+        self._singles.clear()
+        return removed
+
+    def _batches(self, executions: Iterable[Execution]) -> Iterator[_Batch]:
+        """Consecutive steps of a place that are of one kind, as many as make a good batch."""
+        batches: dict[Place, _Batch] = {}
+        for number, step in enumerate(steps_of(executions, self._place_of)):
             drawing = self._drawing(step)
-            mine = step.kind, len(str(step.sequence))  # so that names are equally long
-            if batch and (mine != kind or len(batch) * drawing.slices >= BATCH_SLICES):
-                yield self._drawing(batch[0]), batch
-                batch = []
-            kind = mine
-            batch.append(step)
-        if batch:
-            yield self._drawing(batch[0]), batch
+            kind = step.kind, len(str(step.sequence))  # so that names are equally long
+            batch = batches.get(drawing.plan.place)
+            full = batch is not None and len(batch.steps) * drawing.slices >= BATCH_SLICES
+            if batch is not None and (full or batch.kind != kind):
+                yield batch
+                batch = None
+            if batch is None:
+                batch = batches[drawing.plan.place] = _Batch(drawing, kind)
+            batch.numbers.append(number)
+            batch.steps.append(step)
+        yield from batches.values()
+
+    def _place_of(self, run: Execution) -> Place:
+        return self._sources[run.instance].place
 
     def _drawing(self, step: Step) -> Drawing:
         drawing = self._drawings.get(step.kind)
@@ -183,7 +219,8 @@ class TraceWriter:
             self._facts[id(run.program)] = found
         return found
 
-    def _draw(self, output: Output, drawing: Drawing, steps: list[Step]) -> None:
+    def _draw(self, output: Output, batch: _Batch) -> None:
+        drawing, steps = batch.drawing, batch.steps
         output.define(drawing.tracks, drawing.used.entries)
         count = len(steps)
         flows = self._flows + np.arange(count) * drawing.plan.flow_count
@@ -194,18 +231,22 @@ class TraceWriter:
             self._draw_host(output, self._host, step.start)
             output.file.write(data, drawing.template.ends)
         self._flows += count * drawing.plan.flow_count
-        written = self._written
         if self._single:
-            self._draw_singles(drawing, filled)
+            try:
+                self._draw_singles(batch, filled)
+            except CapacityError:
+                self._written.left_out += 1
+                self._give_way()
+        written = self._written
         written.executions += count
         written.commands += count * len(drawing.plan.pieces)
         written.flows += count * drawing.plan.flow_count
 
-    def _draw_singles(self, drawing: Drawing, filled: Filled) -> None:
+    def _draw_singles(self, batch: _Batch, filled: Filled) -> None:
         """A file for each of the steps, with the host's work for it."""
+        drawing = batch.drawing
         rows = drawing.render(filled, 1, 0)
-        for row, (step, data) in enumerate(zip(filled.steps, rows, strict=True)):
-            number = self._written.executions + row
+        for number, step, data in zip(batch.numbers, batch.steps, rows, strict=True):
             path = self._directory / f"{self._stem}_{number}.pb"
             with self._file(path, len(drawing.plan.pieces)) as file:
                 file.write(drawing.header)
@@ -217,7 +258,7 @@ class TraceWriter:
                 output.take_names(len(drawing.names))
                 file.write(data, drawing.template.ends)
                 self._draw_host(output, events(self._host_of.pop(step.step, ())), None)
-            self._written.files.append(path)
+            self._singles[number] = path
 
     def _draw_host(self, output: Output, host: deque[HostEvent], until: int | None) -> None:
         """What the host did before `until`, or all the rest."""
@@ -237,16 +278,35 @@ class TraceWriter:
         output.file.write(begin_packet(event, output.merged, name, track, used, self._width))
 
 
-def steps_of(executions: Iterable[Execution]) -> Iterator[Step]:
-    """Consecutive runs of the same instance and sequence, together."""
-    runs: list[Execution] = []
+def steps_of(
+    executions: Iterable[Execution], runner: Callable[[Execution], object] = lambda run: None
+) -> Iterator[Step]:
+    """The runs of each instance and sequence together, in the order of their first ones.
+
+    runner: whose a run is.  One's executions follow each other, and their heads come last; runs of
+    others may come between.
+    """
+    running: dict[object, list[Execution]] = {}
+    found: deque[tuple[object, list[Execution]]] = deque()
     for run in executions:
-        if runs and (run.instance, run.sequence) != (runs[0].instance, runs[0].sequence):
-            yield Step(tuple(runs))
-            runs = []
+        who = runner(run)
+        runs = running.get(who)
+        if runs is None or (run.instance, run.sequence) != (runs[0].instance, runs[0].sequence):
+            runs = running[who] = []
+            found.append((who, runs))
         runs.append(run)
-    if runs:
-        yield Step(tuple(runs))
+        if run.program.phase == "head":
+            del running[who]
+        while found and (running.get(found[0][0]) is not found[0][1] or len(found) > MOST_HELD):
+            yield _step(*found.popleft(), running)
+    while found:
+        yield _step(*found.popleft(), running)
+
+
+def _step(who: object, runs: list[Execution], running: dict[object, list[Execution]]) -> Step:
+    if running.get(who) is runs:
+        del running[who]
+    return Step(tuple(runs))
 
 
 def free_stem(folder: Path, prefix: str) -> str:

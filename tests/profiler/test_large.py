@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dielet.profiler import session as sessions
-from dielet.profiler.ring import Ring
+from dielet.profiler.ring import Kind, Ring
 from dielet.profiler.session import Session
 from dielet.profiler.writer import PLAIN_COMMANDS, TraceWriter, Written
 from dielet.program.records import Execution, Lane
@@ -90,7 +90,7 @@ def test_the_ring_forgets_the_oldest(tmp_path: Path, disk: int) -> None:
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 300, 400).tolist()
     for n, length in enumerate(lengths):
-        ring.append(length, (n,), [np.full(length, n), np.arange(length)])
+        ring.append(Kind(length, 1, [np.full(length, n), np.arange(length)]), n)
     kept = [record.copy() for record in ring]
     numbers = [int(record[2]) for record in kept]
     assert numbers == list(range(400 - len(kept), 400))
@@ -110,6 +110,6 @@ def test_the_ring_forgets_the_oldest(tmp_path: Path, disk: int) -> None:
 def test_a_record_larger_than_a_block(tmp_path: Path) -> None:
     ring = Ring(1 << 13, 0, tmp_path)
     for n in range(20):
-        ring.append(1, (n,), [np.full(2000 if n % 3 == 0 else 10, n)])
+        ring.append(Kind(1, 1, [np.full(2000 if n % 3 == 0 else 10, n)]), n)
     assert [int(r[2]) for r in ring] == list(range(20 - len(ring), 20))
     assert len(ring) >= 2

@@ -43,8 +43,14 @@ if how == "slow":
 def script(
     folder: Path, how: str, cwd: Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
+    return run_code(SCRIPT, folder, how, cwd, **environment)
+
+
+def run_code(
+    code: str, folder: Path, how: str, cwd: Path, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(folder), how],
+        [sys.executable, "-c", code, str(folder), how],
         cwd=cwd, env=env(**environment), capture_output=True, text=True, timeout=120,
     )  # fmt: skip
 
@@ -105,3 +111,86 @@ def test_terminated_in_the_middle_of_an_answer(folder: Path, tmp_path: Path) -> 
     assert process.wait(60) == 143
     process.stdout.close()
     assert merged(tmp_path).attributes["execution_count"] > 3
+
+
+LEFT_OPEN = """
+import sys, os, signal, time
+import dielet
+folder, how = sys.argv[1:]
+model = dielet.load(folder, threads=1)
+if how == "vendor":
+    from dielet.compat import rbln_tracing
+    rbln_tracing.start("out")
+    print(rbln_tracing._window.output_dir, file=sys.stderr)
+else:
+    dielet.profile("out").start()
+model.generate("hi", max_new_tokens=3, temperature=0)
+if how == "error": raise ValueError("on purpose")
+if hasattr(signal, how):
+    os.kill(os.getpid(), getattr(signal, how))
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "codes"),
+    [("plain", (0,)), ("error", (1,)), ("vendor", (0,)), ("SIGINT", (-2, 130)),
+     ("SIGTERM", (143,)), ("SIGHUP", (129,))],
+)  # fmt: skip
+def test_a_session_that_nobody_stopped(
+    folder: Path, tmp_path: Path, how: str, codes: tuple[int, ...]
+) -> None:
+    ended = run_code(LEFT_OPEN, folder, how, tmp_path)
+    assert ended.returncode in codes, ended.stderr
+    assert merged(tmp_path / "out").attributes["execution_count"] == 3
+    assert len(list((tmp_path / "out").iterdir())) == 4
+    assert "profile written" in ended.stderr
+
+
+WRITING = """
+import sys, os, signal
+import dielet
+from dielet.profiler.writer import TraceWriter
+folder, how = sys.argv[1:]
+draw = TraceWriter._draw
+def interrupted(*args):
+    for _ in range(int(how[-1])): os.kill(os.getpid(), getattr(signal, how[:-1]))
+    draw(*args)
+TraceWriter._draw = interrupted
+model = dielet.load(folder, threads=1)
+with dielet.profile("out"):
+    model.generate("hi", max_new_tokens=1, temperature=0)
+"""
+
+
+@pytest.mark.parametrize(("how", "codes"), [("SIGINT", (-2, 130)), ("SIGTERM", (143,))])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_signal_while_writing_waits_and_a_second_one_does_not(
+    folder: Path, tmp_path: Path, how: str, codes: tuple[int, ...], times: int
+) -> None:
+    ended = run_code(WRITING, folder, f"{how}{times}", tmp_path)
+    assert ended.returncode in codes, ended.stderr
+    assert "once more gives it up" in ended.stderr
+    assert len(list((tmp_path / "out").iterdir())) == (2 if times == 1 else 0)
+
+
+FULL = """
+import sys
+import dielet
+from dielet.errors import CapacityError
+from dielet.profiler.file import _Sink
+def full(self, data): raise OSError(28, "No space left on device")
+_Sink.write = full
+model = dielet.load(sys.argv[1], threads=1)
+model.generate("hi", max_new_tokens=1, temperature=0)
+"""
+
+
+def test_a_full_disk_at_the_end_of_the_process_is_said_in_a_line(
+    folder: Path, tmp_path: Path
+) -> None:
+    ended = run_code(FULL, folder, "", tmp_path, DIELET_PROFILER="1")
+    assert ended.returncode == 0  # the program did what it was for
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("dielet: no profile was written: the disk is full")
+    assert not list(tmp_path.glob("*.pb*"))

@@ -194,3 +194,116 @@ def test_a_forgotten_model_is_freed_after_the_session(folder: Path, tmp_path: Pa
     gc.collect()
     assert gone() is None
     assert session.files
+
+
+def test_a_session_that_begins_in_the_middle_of_an_answer(model: Model, tmp_path: Path) -> None:
+    """What began before is left out, and with a decoder its head: times begin with the session."""
+    ended = threading.Event()
+
+    def talk() -> None:
+        while not ended.is_set():
+            model.generate("hi", max_new_tokens=20, temperature=0)
+
+    thread = threading.Thread(target=talk)
+    thread.start()
+    try:
+        sessions = [Session(tmp_path, executions=False) for _ in range(40)]
+        for session in sessions:
+            with session:
+                ended.wait(0.01)
+    finally:
+        ended.set()
+        thread.join()
+    traces = [read(path) for session in sessions for path in session.files]
+    assert len(traces) > 20
+    for trace in traces:
+        assert all(s.duration is not None and s.duration >= 0 for s in trace.slices)
+        assert max(s.start + (s.duration or 0) for s in trace.slices) < 10**10
+        runs = {s.name for s in trace.slices if s.category == "Device Workload"}
+        heads = {name for name in runs if name.endswith("_1")}
+        assert {name.removesuffix("_1") + "_0" for name in heads} <= runs
+
+
+def test_what_began_before_a_session_is_left_out(model: Model, tmp_path: Path) -> None:
+    """The same at a chosen moment: between the start of a decoder and the end of its head."""
+    runtime = model.runtime
+    run = type(runtime)._run
+    session = Session(tmp_path)
+    for during in ("decode", "head"):
+        state = runtime.new_state()  # type: ignore[attr-defined]
+        runtime.forward(state, np.arange(2, dtype=np.int32))
+
+        def begin(self, tables, *args, during=during):  # type: ignore[no-untyped-def]
+            observer = self.observer
+            if tables.phase == during and session._recorder is None:
+                team = self._team.run
+                self._team.run = lambda *a: (team(*a), session.start())
+                run(self, tables, *args)
+                del self._team.run
+                assert observer is None
+                return
+            run(self, tables, *args)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(runtime), "_run", begin)
+            runtime.forward(state, np.array([1], np.int32))
+            runtime.forward(state, np.array([1], np.int32))
+        session.stop()
+        trace = read(session.files[0])
+        runs = [s.name for s in trace.slices if s.category == "Device Workload"]
+        assert runs == ["i1_0_Device Workload_0", "i1_0_Device Workload_1"]
+        assert min(s.start for s in trace.slices) >= 0
+
+
+def test_two_models_at_the_same_time(model: Model, folder: Path, tmp_path: Path) -> None:
+    with dielet.load(folder, threads=1) as other, Session(tmp_path) as session:
+        threads = [
+            threading.Thread(target=each.generate, args=("hi",), kwargs={"max_new_tokens": 30})
+            for each in (model, other)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert session.summary().executions == 60
+    assert [path.stem.rsplit("_", 1)[1] for path in session.files[1:]] == [*map(str, range(60))]
+    for path in session.files[1:]:
+        trace = read(path)
+        names = [s.name for s in trace.slices if s.category == "Device Workload"]
+        assert [name.rsplit("_", 1)[1] for name in names] == ["0", "1"]
+        assert any("detokenize" in s.name for s in trace.slices if s.category == "Host")
+
+
+def test_a_relative_folder_is_that_of_the_start(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with Session("out") as session:
+        model.generate("hi", max_new_tokens=2)
+        monkeypatch.chdir("elsewhere")
+    assert session.files[0].parent == tmp_path / "out" and session.files[0].exists()
+    with Session("here") as session:
+        model.generate("hi", max_new_tokens=2)
+    assert session.files[0].parent == Path("here") and session.files[0].exists()
+
+
+def test_host_slices_beyond_the_limit_are_counted(
+    model: Model,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from dielet.profiler import recorder
+    from dielet.profiler import session as sessions
+
+    monkeypatch.setattr(recorder, "HOST_MARKS", 8)
+    monkeypatch.setattr(sessions, "HOST_MARKS", 8)
+    with Session(tmp_path, executions=False) as session:
+        model.generate("hi", max_new_tokens=10, temperature=0)
+    found = session.summary()
+    assert found.host_slices == 8
+    assert found.dropped_host_slices == 2 + 10 * 3 - 8
+    trace = read(session.files[0])
+    assert trace.attributes["dropped_host_slice_count"] == found.dropped_host_slices
+    assert "slices of the host's work were dropped" in capsys.readouterr().err
