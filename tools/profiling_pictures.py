@@ -3,7 +3,7 @@
     python -m tools.profiling_pictures [MODEL_DIR]
 
 The modelled ones are of the seed's example, Qwen3-1.7B on four chiplets.  With a model directory
-compiled for this machine, the measured one is made too.
+compiled for this machine, the measured one is made too; it needs a tokenizer, for it talks.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dielet.errors import DieletError
 from dielet.profiler.modelled import write_modelled
 from dielet.profiler.reader import Trace, read_trace
 from dielet.profiler.session import Session
@@ -99,9 +100,12 @@ def measured(folder: Path, model: str) -> None:
 def main() -> None:
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        modelled(Path(folder))
-        if len(sys.argv) > 1:
-            measured(Path(folder), sys.argv[1])
+        try:
+            modelled(Path(folder))
+            if len(sys.argv) > 1:
+                measured(Path(folder), sys.argv[1])
+        except DieletError as error:
+            sys.exit(f"profiling_pictures: {error}")
 
 
 if __name__ == "__main__":

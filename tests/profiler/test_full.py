@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import dielet
+from dielet.compat.rbln_tracing import ModelledSession
 from dielet.errors import CapacityError, UsageError
 from dielet.generate.session import Model
 from dielet.profiler import ring, writer
@@ -15,6 +17,7 @@ from dielet.profiler.file import _Sink
 from dielet.profiler.names import parse
 from dielet.profiler.session import Session
 from tests.profiler.oracle import read
+from tests.profiler.talking import talking
 
 
 def test_the_buffer_keeps_the_newest_and_says_so(
@@ -155,6 +158,21 @@ def test_records_leave_room_for_their_traces(
     found = session.summary()
     assert 0 < spilled <= 100_000 and found.dropped > 0
     assert found.file_bytes < free - spilled
+
+
+def test_a_vendor_script_is_told_what_was_dropped(tmp_path: Path) -> None:
+    """And how long it ran on this machine, which its modelled times do not say."""
+    folder = talking(tmp_path / "m", device="rebel100", weights="bf16", chiplets=2)
+    session = ModelledSession(tmp_path / "out")
+    session._memory, session._disk, session.executions = 1 << 16, 0, False
+    with dielet.load(folder, threads=2) as npu, session:
+        npu.generate("hi", max_new_tokens=60, temperature=0)
+    found = session.summary()
+    said = read(session.files[0]).attributes
+    assert said["device_clock"] == "modelled"
+    assert said["dropped_command_count"] == found.dropped > 0
+    assert said["command_count"] == found.commands
+    assert 0 < said["wall_ns"] < said["run_and_write_ns"] and 0 < said["write_ns"]
 
 
 def test_an_exception_leaves_what_there_is(model: Model, tmp_path: Path) -> None:
