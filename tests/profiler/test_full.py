@@ -172,7 +172,7 @@ def test_a_vendor_script_is_told_what_was_dropped(tmp_path: Path) -> None:
     assert said["device_clock"] == "modelled"
     assert said["dropped_command_count"] == found.dropped > 0
     assert said["command_count"] == found.commands
-    assert 0 < said["wall_ns"] < said["run_and_write_ns"] and 0 < said["write_ns"]
+    assert 0 < said["wall_ns"] < said["run_and_write_ns"] and said["write_ns"] > 0
 
 
 def test_an_exception_leaves_what_there_is(model: Model, tmp_path: Path) -> None:
