@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 
@@ -164,6 +165,7 @@ def test_sql_tells_some_rows_of_many(path: Path, capsys: pytest.CaptureFixture[s
     assert "only the first 10,000 rows" in err
 
 
+@pytest.mark.usefixtures("usual_signals")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_sql_can_be_stopped(
     path: Path, capsys: pytest.CaptureFixture[str], number: signal.Signals, code: int
@@ -207,22 +209,28 @@ def test_tables_that_cannot_be_written(
     )
 
 
-@pytest.fixture
+@contextmanager
 def small_files() -> Iterator[None]:
-    """No file may become larger than a kilobyte, as when the disk is full."""
+    """No file may become larger than a kilobyte, as when the disk is full.
+
+    No fixture: pytest's own output may be a file, which it writes to before fixtures end.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("option", ["--csv", "--parquet", "--html"])
 def test_a_full_disk_leaves_nothing(
-    path: Path, capsys: pytest.CaptureFixture[str], small_files: None, option: str
+    path: Path, capsys: pytest.CaptureFixture[str], option: str
 ) -> None:
     if option == "--parquet":
         pytest.importorskip("pyarrow")
-    code, _, err = call(capsys, path, option, path.with_name("out"))
+    with small_files():
+        code, _, err = call(capsys, path, option, path.with_name("out"))
     assert code == 1 and "cannot be written: " in err and err.count("\n") == 1
     assert [p.name for p in path.parent.iterdir()] == ["toy.pb"]
 
