@@ -42,7 +42,7 @@ from dielet.analysis.steps import (
 )
 from dielet.analysis.table import Table
 from dielet.analysis.traffic import bytes_of, dram_bytes, find_traffic
-from dielet.analysis.window import cut, kept
+from dielet.analysis.window import cut, finished, kept
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,8 @@ def examine(trace: str | Path, asked: Asked = Asked()) -> Analyzed:
         table = open_table(path)
         if table.attributes.get("dropped_command_count"):
             table = kept(table)
+        if table.found.truncated:
+            table = finished(table)
         table = table if asked.window_ms is None else cut(table, asked.window_ms)
         return analysis_of(table, Path(path), asked.device, what_if)
 
@@ -181,4 +183,6 @@ def analysis_of(
     )
     # Findings say what half the time would bring, whatever else is asked.
     usual = found if what_if is None else replace(found, what_if=find_what_if(table, walked))
-    return Analyzed(table, steps, replace(found, findings=find_findings(usual, rules)))
+    findings, further = find_findings(usual, rules)
+    found = replace(found, findings=findings, further_findings=further)
+    return Analyzed(table, steps, found)

@@ -133,11 +133,12 @@ def _lines(found: Analysis, budget: Mapping[str, object]) -> Iterator[BudgetLine
         elif key == FINDINGS:
             assert isinstance(limit, list)
             for name in limit:
-                mine = [f.title for f in found.findings if f.rule == name]
+                every = (*found.findings, *found.further_findings)
+                mine = [f.title for f in every if f.rule == name]
                 text = f"{name}: {'; '.join(mine) or 'not found'}"
                 yield BudgetLine(f"{key}.{name}", "none", float(len(mine)), not mine, text)
         elif limit:
-            text = "complete" if found.coverage.complete else found.coverage.notes[0].text
+            text = "; ".join(found.coverage.lacks) or "complete"
             complete = found.coverage.complete
             yield BudgetLine(COMPLETE, "true", float(complete), complete, f"complete: {text}")
 

@@ -15,6 +15,7 @@ from dielet.analysis.traffic import Bytes
 from dielet.analysis.words import counted
 
 WARNING, NOTE = "warning", "note"
+_LACK = "lack"  # told as a note; but what lacks it is not complete
 _PHASES = (PREFILL, DECODE, HEAD)
 _EXPLAINED = (0.9, 1.1)  # of the counters' bytes: outside it something is missing
 _RESOLVED = 0.99
@@ -33,15 +34,16 @@ def find_coverage(
     waits, resolved = (sum(getattr(k, name) for k in table.kinds) for name in ("waits", "resolved"))
     notes = [
         *_window(table),
-        *_losses(table),
+        *_losses(table, steps),
         *_unknowns(table, steps, explained, waits - resolved, waits),
         *_peaks(table, limits),
         *_samples(table, walked),
     ]
     notes.sort(key=lambda note: note.severity != WARNING)
+    lacks = tuple(note.text for note in notes if note.severity != NOTE)
     return Coverage(
-        complete=not any(note.severity == WARNING for note in notes),
-        notes=tuple(notes),
+        complete=not lacks,
+        notes=tuple(Note(NOTE, n.text) if n.severity == _LACK else n for n in notes),
         slices=found.slices,
         commands=found.commands,
         host_slices=len(table.host.start),
@@ -56,6 +58,7 @@ def find_coverage(
         resolved_waits=resolved / waits if waits else None,
         dram_explained=explained,
         window_ns=(table.begin, table.finish),
+        lacks=lacks,
     )
 
 
@@ -72,7 +75,7 @@ def _window(table: Table) -> Iterator[Note]:
         )
 
 
-def _losses(table: Table) -> Iterator[Note]:
+def _losses(table: Table, steps: Steps) -> Iterator[Note]:
     """What was there and is not in the trace: figures are wrong or incomplete."""
     found, said = table.found, table.attributes
     dropped = int(said.get("dropped_command_count", 0))
@@ -84,7 +87,14 @@ def _losses(table: Table) -> Iterator[Note]:
             "profile a shorter part or give the session more memory",
         )
     if found.truncated:
-        yield Note(WARNING, "the file is cut off: what came after the cut is missing")
+        rest = ""
+        if found.unfinished:
+            what = counted(found.unfinished, "step")
+            are = "is" if found.unfinished == 1 else "are"
+            rest = f"; {what} at the cut, perhaps not whole, {are} left out"
+        elif len(steps.steps) == 1:
+            rest = "; its only step is perhaps not whole"
+        yield Note(WARNING, f"the file is cut off: what came after the cut is missing{rest}")
     if found.open_slices:
         what = counted(found.open_slices, "slice has no end and is", "slices have no end and are")
         yield Note(WARNING, f"{what} left out")
@@ -107,7 +117,7 @@ def _unknowns(
     """What the trace never said: some figures stay empty."""
     found = table.found
     if "dropped_command_count" not in table.attributes:
-        yield Note(NOTE, "it does not say whether commands were dropped")
+        yield Note(_LACK, "it does not say whether commands were dropped")
     if found.old_names:
         yield Note(NOTE, "names do not say the run (`W0`): all commands of a step count as one run")
     if not any(phase in _PHASES for phase in table.runs.phase):
@@ -123,21 +133,29 @@ def _unknowns(
     if table.with_bytes < found.commands:
         without = found.commands - table.with_bytes
         what = "does not say its" if without == 1 else "do not say their"
-        yield Note(NOTE, f"{without:,} of {counted(found.commands, 'command')} {what} bytes")
+        yield Note(_LACK, f"{without:,} of {counted(found.commands, 'command')} {what} bytes")
     if not table.dependencies:
-        yield Note(NOTE, "no dependencies: the critical path follows the order of engines alone")
+        yield Note(_LACK, "no dependencies: the critical path follows the order of engines alone")
     if missing > (1 - _RESOLVED) * waits:
         what = counted(missing, "cause (`waited for`) names", "causes (`waited for`) name")
-        yield Note(NOTE, f"{what} commands that are not there")
+        yield Note(_LACK, f"{what} commands that are not there")
     if not table.counters:
-        yield Note(NOTE, "no counters: bytes are those of the commands, memory in use is not known")
+        yield Note(
+            _LACK, "no counters: bytes are those of the commands, memory in use is not known"
+        )
     if explained is not None and not _EXPLAINED[0] <= explained <= _EXPLAINED[1]:
         yield Note(
             NOTE, f"commands account for {explained:.0%} of the bytes that the DRAM's counters show"
         )
+    if table.guessed:
+        yield Note(
+            _LACK,
+            "which worker did what is a guess, from which tracks overlap; a profile of this "
+            "version says it",
+        )
     if absent := _missing_chiplets(table):
         numbers = ", ".join(map(str, absent))
-        yield Note(NOTE, f"no commands on chiplet{'s' * (len(absent) > 1)} {numbers}")
+        yield Note(_LACK, f"no commands on chiplet{'s' * (len(absent) > 1)} {numbers}")
 
 
 def _missing_chiplets(table: Table) -> list[int]:
@@ -151,7 +169,7 @@ def _missing_chiplets(table: Table) -> list[int]:
 
 def _peaks(table: Table, limits: Limits) -> Iterator[Note]:
     if not limits.source:
-        yield Note(NOTE, "peaks are not known: no roofline; name the device with --device")
+        yield Note(_LACK, "peaks are not known: no roofline; name the device with --device")
     total = above = 0
     for kind in table.kinds:
         for rows in kind.blocks():

@@ -12,8 +12,11 @@ FEWEST, MOST = 2, 6
 PER_RULE = 2
 
 
-def find_findings(found: Analysis, rules: Rules) -> tuple[Finding, ...]:
-    """Two to six of them, unless fewer measures say anything; of one rule at most two."""
+def find_findings(found: Analysis, rules: Rules) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """Two to six of them, unless fewer measures say anything, of one rule at most two; the rest.
+
+    Both are most costly first.
+    """
     spoken: list[Finding] = []
     reserve: list[Finding] = []
     begin, end = found.coverage.window_ns
@@ -33,7 +36,12 @@ def find_findings(found: Analysis, rules: Rules) -> tuple[Finding, ...]:
         if count[finding.rule] <= PER_RULE and len(chosen) < MOST:
             chosen.append(finding)
     chosen += reserve[: max(FEWEST - len(chosen), 0)]
-    return tuple(sorted(chosen, key=lambda finding: -finding.cost_ns))
+    rest = [finding for finding in spoken + reserve if finding not in chosen]
+    return _ranked(chosen), _ranked(rest)
+
+
+def _ranked(findings: list[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(findings, key=lambda finding: -finding.cost_ns))
 
 
 def _finding(rule: Rule, measure: Measure) -> Finding:

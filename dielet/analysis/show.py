@@ -15,9 +15,10 @@ from rich.text import Text
 
 from dielet.analysis.engines import RUN
 from dielet.analysis.gaps import HOST, NOT_RECORDED
+from dielet.analysis.measures import COUNT, NS, SHARE
 from dielet.analysis.names import group_of
 from dielet.analysis.paths import SHRINK
-from dielet.analysis.schema import Analysis, Diff, Engine, GapCause, Operation, WhatIf
+from dielet.analysis.schema import Analysis, Diff, Engine, Evidence, GapCause, Operation, WhatIf
 from dielet.analysis.words import counted
 
 TOP = 12
@@ -159,12 +160,25 @@ def _findings(found: Analysis) -> RenderableType:
         text = Text()
         text.append(f"{number}. {finding.title}", style="bold")
         text.append(f"   costs {time(finding.cost_ns)}\n", style="magenta")
+        text.append("; ".join(map(_evidence, finding.evidence)) + "\n", style="dim")
         text.append(f"{finding.cause}\n")
         text.append(finding.action, style="green")
         if finding.gain:
             text.append(f"  (at most {percent(finding.gain)} of {finding.phase})", style="dim")
         parts.append(Padding(text, (0, 0, 0, 2)))
-    return Group(*parts)
+    further = len(found.further_findings)
+    return Group(*parts, *_rest(len(found.findings) + further, len(found.findings)))
+
+
+def _evidence(evidence: Evidence) -> str:
+    value, unit = evidence.value, evidence.unit
+    if unit == SHARE:
+        return f"{evidence.what}: {percent(value)}"
+    if unit == NS:
+        return f"{evidence.what}: {time(value)}"
+    if unit == COUNT:
+        return f"{evidence.what}: {value:,.0f}"
+    return f"{evidence.what}: {amount(value, unit.replace('bytes', 'B'))}"
 
 
 def _engines(found: Analysis) -> RenderableType:

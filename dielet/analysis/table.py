@@ -207,7 +207,8 @@ class Found:
     """What was counted on the way in; see `schema.Coverage`.
 
     left_out: commands of the trace that are not in the window.  Of the whole file, whatever the
-    window, are open_slices, unnamed, stray and truncated.
+    window, are open_slices, unnamed, stray and truncated.  unfinished: steps that were left out as
+    the file may end within them.
     """
 
     slices: int
@@ -218,6 +219,7 @@ class Found:
     truncated: bool
     old_names: bool
     left_out: int = 0
+    unfinished: int = 0
 
 
 @dataclass(frozen=True)
@@ -226,6 +228,7 @@ class Table:
 
     layer and group, by operation's text: the layer's number (-1: none), and the operation with `*`
     in its place.  headless: something that was done for the first step or answer is not in it.
+    guessed: which worker did what is, of some runs, a guess.
     """
 
     attributes: dict[str, int | str]
@@ -242,6 +245,7 @@ class Table:
     group: dict[int, str]
     found: Found
     headless: bool = False
+    guessed: bool = False
 
     @property
     def chiplets(self) -> int:

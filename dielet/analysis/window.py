@@ -58,6 +58,34 @@ def kept(table: Table) -> Table:
     return replace(_part(table, np.ones(len(table.runs), bool), inside), headless=True)
 
 
+def finished(table: Table) -> Table:
+    """Of a file that is cut off: without the steps that may not be whole, if others are left.
+
+    Those are the last one with commands and all after it, unless their runs have exactly the
+    commands of a step before them.
+    """
+    runs, host = table.runs, table.host
+    kind_of = np.full(len(runs), -1)
+    for number, kind in enumerate(table.kinds):
+        kind_of[kind.runs] = number
+    of_step: dict[int, list[tuple[int, int]]] = {}  # in order of start
+    for step, workload, number in zip(
+        runs.step.tolist(), runs.workload.tolist(), kind_of.tolist(), strict=True
+    ):
+        of_step.setdefault(step, []).append((workload, number))
+    order = list(of_step)
+    last = max(n for n, step in enumerate(order) if any(k >= 0 for _, k in of_step[step]))
+    whole = {tuple(sorted(of_step[step])) for step in order[:last]}
+    doubtful = [step for step in order[last:] if tuple(sorted(of_step[step])) not in whole]
+    if not last or not doubtful:
+        return table
+    mine = ~np.isin(runs.step, doubtful)
+    known = np.isin(host.step, runs.step[mine])
+    before = (host.start < runs.end[mine].max()) & ~np.isin(host.step, doubtful)
+    part = _part(table, mine, known | before)
+    return replace(part, found=replace(part.found, unfinished=len(doubtful)))
+
+
 def _part(table: Table, mine: Bool, inside: Bool) -> Table:
     """Some of the runs and of the host's work, and what is counted of those."""
     runs, host = table.runs, table.host

@@ -135,8 +135,40 @@ def test_diff_counts_chiplets_of_workers_too(tmp_path: Path) -> None:
     assert "another number of chiplets: 2 before, 4 now" in diff.notes
 
 
+def test_a_budget_sees_the_findings_that_are_not_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of one rule two are told, most costly first; it holds in three phases."""
+    t = Maker(device_clock="modelled")
+    for n, phase in enumerate(("prefill", "decode", "other")):
+        at = 1000 * n
+        t.slice((DEVICE, "Device Workload"), f"i{n}_0_Device Workload_0", at, at + 1000 - 100 * n,
+                phase=phase, program=phase)  # fmt: skip
+        t.slice(engine(0, TASK), f"i{n}_0_W0_{phase}_0", at, at + 1000 - 100 * n, kind="copy",
+                bytes=4, bound_by="setup")  # fmt: skip
+    path = t.write(tmp_path / "a.pb")
+    found = analyze(path)
+    told = [f.phase for f in found.findings if f.rule == "setup-bound"]
+    (further,) = [f for f in found.further_findings if f.rule == "setup-bound"]
+    assert (told, further.phase, further.cost_ns) == (["prefill", "decode"], "other", 800)
+    # What fills up holds too, whether it was needed or not.
+    assert "largest-lever" in {f.rule for f in found.further_findings}
+    budget = tmp_path / "budget.toml"
+    budget.write_text('forbidden_findings = ["setup-bound", "largest-lever", "padding"]\n')
+    lines = {line.key: line for line in check_budget(found, budget).lines}
+    assert lines["forbidden_findings.setup-bound"].value == 3
+    assert lines["forbidden_findings.largest-lever"].value == 3
+    assert lines["forbidden_findings.padding"].passed
+    assert main(["analyze", str(path)]) == 0
+    told_page = capsys.readouterr().out.split("Findings")[1].split("Engines")[0]
+    assert f"and {len(found.further_findings)} more" in told_page
+    assert "copy on the critical path: 100%" in told_page
+
+
 def test_budget(tmp_path: Path) -> None:
-    found = analyze(toy().write(tmp_path / "toy.pb"))
+    trace = toy()
+    trace.counter((DEVICE, "Chiplet 0", "DRAM bytes in use"), "bytes", {0: 1.0})
+    found = analyze(trace.write(tmp_path / "toy.pb"))
     budget = tmp_path / "budget.toml"
     budget.write_text(
         "ttft_ms_max = 0.0004\ntpot_ms_max = 0.0005\ntokens_per_s_min = 1e6\n"
@@ -154,6 +186,22 @@ def test_budget(tmp_path: Path) -> None:
     assert lines["busy_min.Nothing"].value is None
     assert "does not tell" in lines["busy_min.Nothing"].text
     assert lines["tpot_ms_max"].text == "tpot_ms_max: 0.0006, at most 0.0005 is asked"
+
+
+def test_what_lacks_half_of_itself_is_not_complete(tmp_path: Path) -> None:
+    t = Maker()
+    t.slice(engine(0, NEURAL), "i0_0_W0_a_0", 0, 10)
+    found = analyze(t.write(tmp_path / "a.pb"))
+    assert not found.coverage.complete
+    assert all(note.severity == "note" for note in found.coverage.notes)
+    budget = tmp_path / "budget.toml"
+    budget.write_text("complete = true\n")
+    (line,) = check_budget(found, budget).lines
+    assert not line.passed
+    for words in ("whether commands were dropped", "their bytes", "no dependencies",
+                  "no counters", "peaks are not known"):  # fmt: skip
+        assert words.replace("their", "its") in line.text, line.text
+    assert all(text in {n.text for n in found.coverage.notes} for text in found.coverage.lacks)
 
 
 @pytest.mark.parametrize(

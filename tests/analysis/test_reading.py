@@ -22,13 +22,18 @@ def notes(path: Path) -> str:
 
 def test_a_whole_trace_has_nothing_to_say(tmp_path: Path) -> None:
     coverage = analyze(toy().write(tmp_path / "a.pb")).coverage
-    assert coverage.complete and coverage.commands == 8 and coverage.steps == 2
+    assert coverage.commands == 8 and coverage.steps == 2
     assert coverage.dropped_commands == 0 and coverage.resolved_waits == 1
     # Two arrows and two causes in words, each seen once.
     assert coverage.dependencies == 4 and coverage.arguments == 1
     assert [n.text for n in coverage.notes] == [
         "no counters: bytes are those of the commands, memory in use is not known"
     ]
+    assert coverage.lacks == (coverage.notes[0].text,) and not coverage.complete
+    trace = toy()
+    trace.counter((DEVICE, "Chiplet 0", "DRAM bytes in use"), "bytes", {0: 1.0})
+    counted = analyze(trace.write(tmp_path / "b.pb")).coverage
+    assert counted.complete and not counted.notes
 
 
 def test_layers_and_groups_of_operations() -> None:
@@ -148,6 +153,42 @@ def test_a_cut_off_end_is_said(tmp_path: Path) -> None:
     assert "cut off" in coverage.notes[0].text
 
 
+@pytest.mark.parametrize("host", [0, 10])
+def test_what_a_cut_leaves_of_a_step_is_left_out(tmp_path: Path, host: int) -> None:
+    """Ten steps of two commands of 40 bytes each; the cut is within the eighth's."""
+
+    def trace(name: str, steps: int, last: int) -> Path:
+        t = Maker(device_clock="modelled", dropped_command_count=0)
+        for n in range(steps):
+            at = 110 * n
+            step = f"i1_{n - 1}" if n else "i0_0"
+            t.slice((DEVICE, HOST), f"{step}_work_0", at, at + host)
+            t.slice((DEVICE, WORKLOAD), f"{step}_Device Workload_0", at + 10, at + 110,
+                    phase="decode" if n else "prefill", program="decode" if n else "prefill",
+                    past=n)  # fmt: skip
+            for k in range(2 if n < steps - 1 else last):
+                t.slice(engine(0, NEURAL), f"{step}_W0_a_{k}", at + 10 + 50 * k, at + 60 + 50 * k,
+                        bytes=40)  # fmt: skip
+        return t.write(tmp_path / name)
+
+    whole = analyze(trace("whole.pb", 7, 2))
+    for last in (1, 0):
+        # Without any command of the eighth the seventh is the last that has some, and whole.
+        cut = trace(f"{last}.pb", 8, last)
+        cut.write_bytes(cut.read_bytes() + b"\x0a\x7f")  # a packet of which nothing follows
+        found = analyze(cut)
+        assert found.coverage.truncated and not found.coverage.complete
+        assert found.speed == whole.speed and found.speed.bytes_per_token == 80
+        assert found.phases == whole.phases and found.steps == whole.steps
+        assert "1 step at the cut, perhaps not whole, is left out" in found.coverage.notes[0].text
+    kept = trace("kept.pb", 7, 2)
+    kept.write_bytes(kept.read_bytes() + b"\x0a\x7f")
+    assert analyze(kept).steps == whole.steps  # its commands are those of the steps before
+    alone = trace("alone.pb", 1, 1)
+    alone.write_bytes(alone.read_bytes() + b"\x0a\x7f")
+    assert "its only step is perhaps not whole" in analyze(alone).coverage.notes[0].text
+
+
 def test_missing_chiplets_are_said(tmp_path: Path) -> None:
     t = Maker(peaks_of_each="chiplet", peaks_count=4)
     for chiplet in (0, 2):
@@ -175,7 +216,8 @@ def test_a_window(tmp_path: Path) -> None:
     assert [step.start_ns for step in found.steps] == [120, 230]
     assert [step.token_ns for step in found.steps] == [None, 110]
     cover = found.coverage
-    assert cover.window_ns == (110, 330) and cover.complete
+    assert cover.window_ns == (110, 330)
+    assert all(note.severity == "note" for note in cover.notes)
     assert (cover.steps, cover.commands, cover.host_slices, cover.slices) == (2, 2, 2, 6)
     with pytest.raises(
         UsageError, match=r"no step is whole between 5 and 6 ms; the trace has 0.00"

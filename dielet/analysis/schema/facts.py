@@ -20,7 +20,8 @@ class Coverage(Struct, frozen=True):
     window, losses those of the file.  arguments: share of the commands that say their bytes.
     dependencies: edges between commands that are known; resolved_waits: the share of the causes in
     words (`waited for`) that could be found.  dram_explained: bytes of the DRAM that commands
-    account for over those of the counters.
+    account for over those of the counters.  complete: it lacks nothing; lacks: those of the notes
+    that tell what it does.
     """
 
     complete: bool
@@ -39,6 +40,7 @@ class Coverage(Struct, frozen=True):
     resolved_waits: float | None
     dram_explained: float | None
     window_ns: tuple[int, int]
+    lacks: tuple[str, ...] = ()
 
 
 class Source(Struct, frozen=True):

@@ -45,7 +45,10 @@ from dielet.analysis.schema.work import (
 
 
 class Analysis(Struct, frozen=True):
-    """Everything that one trace tells."""
+    """Everything that one trace tells.
+
+    further_findings: those that hold as well, beyond the few that are told.
+    """
 
     schema: int
     source: Source
@@ -76,3 +79,4 @@ class Analysis(Struct, frozen=True):
     gantts: tuple[Gantt, ...]
     diff: Diff | None = None
     budget: Budget | None = None
+    further_findings: tuple[Finding, ...] = ()

@@ -30,8 +30,8 @@ const opsRate = known((n) => scaled(n, 1000, ["op/s", "kop/s", "Mop/s", "Gop/s",
 const count = known((n) => Math.round(n).toLocaleString("en-US"));
 const share = known((v) => `${(100 * v).toFixed(v !== 0 && Math.abs(v) < 0.1 ? 1 : 0)} %`);
 const counted = (n, one, more = `${one}s`) => `${count(n)} ${n === 1 ? one : more}`;
-const plain = known((v) => (Number.isInteger(v) ? count(v) : v.toFixed(v < 10 ? 2 : 1)));
-const unit = { share, ns: time, bytes, count, "": plain };
+const plain = known((v) => (Number.isInteger(v) || Math.abs(v) >= 1000 ? count(v) : v.toFixed(Math.abs(v) < 10 ? 2 : 1)));
+const unit = { share, ns: time, bytes, "bytes/s": rate, count, "": plain };
 const figure = (value, name) => (unit[name] ? unit[name](value) : `${plain(value)} ${name}`);
 
 // -- colours ------------------------------------------------------------------------------------
