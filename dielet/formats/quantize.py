@@ -132,7 +132,8 @@ def _quantize_panels(
             minimum[part] = found.minimum
     shape = (N, K // fmt.group)
     largest = max(rows.max(), -rows.min())  # NaN where a weight is
-    limit = _LARGEST if fmt.minimum else np.finfo(np.float32).max
+    # Sums over larger ones may overflow, and what is fitted to an infinite sum is a scale of zero.
+    limit = _LARGEST if fmt.minimum else _LARGEST * fmt.zero_point
     if not (np.isfinite(scale).all() and largest <= limit):
         raise NumericError(_complaint(fmt, rows, where))
     pack(

@@ -120,11 +120,25 @@ def test_weights_that_are_no_numbers_name_the_tensor(fmt, bad):
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
-def test_weights_beyond_float16_name_the_tensor(fmt):
+@pytest.mark.parametrize("largest", [3e8, 1e19, -2e37, 3e38])
+@pytest.mark.parametrize("all_of_them", [False, True])
+def test_weights_beyond_float16_name_the_tensor(fmt, largest, all_of_them):
     x = np.zeros((32, 128), np.float32)
-    x[3, 5] = 3e8
-    with pytest.raises(NumericError, match=r"v_proj.*3e\+08.*65504"):
+    x[3, 5] = largest
+    if all_of_them:
+        x[:] = largest
+    with pytest.raises(NumericError, match=r"v_proj.*(3e\+08|1e\+19|2e\+37|3e\+38).*65504"):
         quantize(fmt, x, "v_proj")
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
+def test_large_weights_within_a_format_are_kept(fmt):
+    """What is taken is near what was given, up to where the scale leaves float16."""
+    x = np.full((32, 128), 5e4 * (1 if fmt.minimum else fmt.zero_point), np.float32)
+    x[:, ::2] *= -1
+    x[:, 1::4] /= 2
+    seen = unpack(fmt, quantize(fmt, x, "v_proj"), 32, 128)
+    np.testing.assert_allclose(seen, x, atol=np.abs(x).max() / 7)
 
 
 def test_the_width_must_be_a_multiple_of_the_group():
