@@ -7,16 +7,13 @@ from typing import Any
 from dielet.checkpoint.families import FULL, SLIDING, Config
 from dielet.errors import DamagedFile, Unsupported
 
-_ENTRIES = ("rope_parameters", "rope_scaling")  # of newer files, of older ones
 _PARTIAL = ("phi3",)  # families whose heads may turn in part
 _STRETCHED = ("llama3", "yarn", "longrope")  # with the length that the model was first trained for
 
 
 def rope_fields(model_type: str, config: Config, head_dim: int) -> dict[str, Any]:
     """`rope_theta`, `rope_scaling` and `rotary_dim` of a ModelSpec."""
-    settings: dict[str, Any] = {}
-    for key in reversed(_ENTRIES):
-        settings |= config.get(key, dict, {})
+    settings = _settings(model_type, config)
     local = config.get("rope_local_base_freq", float, 0.0) if model_type == "gemma3_text" else 0.0
     if SLIDING in settings or FULL in settings:  # a kind of layer each
         nested = config.within("rope_parameters", settings)
@@ -57,6 +54,27 @@ def rope_fields(model_type: str, config: Config, head_dim: int) -> dict[str, Any
     }
 
 
+def _settings(model_type: str, config: Config) -> dict[str, Any]:
+    """`rope_parameters`, of newer files, or `rope_scaling`, of older ones.
+
+    Where both say something the older takes the newer's place, base and all, as in transformers;
+    Gemma 3's is of the full layers alone.
+    """
+    new: dict[str, Any] = config.get("rope_parameters", dict, {})
+    old: dict[str, Any] = config.get("rope_scaling", dict, {})
+    if model_type != "gemma3_text" or not new:
+        return old or new
+    if not old:
+        return new
+    if FULL not in new:
+        raise DamagedFile(
+            f"{config.where}: rope_scaling stands beside rope_parameters without {FULL}; "
+            "leave one of them out"
+        )
+    full = config.within("rope_parameters", new).get(FULL, dict, {})
+    return {**new, FULL: {**full, **old}}
+
+
 def _scaling(model_type: str, config: Config, where: Config) -> dict[str, Any] | None:
     kind = where.get("rope_type", str, None) or where.get("type", str, "default")
     if model_type == "phi3" and kind in ("su", "yarn"):  # as the first of them called it
@@ -68,7 +86,7 @@ def _scaling(model_type: str, config: Config, where: Config) -> dict[str, Any] |
     scaling["rope_type"] = kind
     longest = config.get("max_position_embeddings", int)
     if kind == "dynamic":
-        scaling.setdefault("max_position_embeddings", longest)
+        scaling["max_position_embeddings"] = longest  # whatever stands here, as in transformers
     if kind in _STRETCHED:
         original = "original_max_position_embeddings"
         scaling[original] = config.get(original, int, scaling.get(original, longest))

@@ -181,6 +181,18 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return inverse_frequencies(self.turned, self.rope_theta, self.rope_scaling)
 
     @property
+    def longest_text(self) -> int:
+        """Positions that can be compiled: the trained ones, or as many as `dynamic` stretches to.
+
+        Beyond its trained positions a `dynamic` embedding starts to act.
+        """
+        scaling = self.rope_scaling
+        if scaling is None or scaling["rope_type"] != "dynamic":
+            return self.max_position
+        stretched = int(min(scaling["factor"] * self.max_position, _LIMITS["max_position"][1]))
+        return max(self.max_position, stretched)
+
+    @property
     def parameters(self) -> int:
         """Number of weights, norms and biases included, a tied head counted once."""
         from dielet.checkpoint.names import tensor_shapes  # which is written in terms of this

@@ -104,7 +104,7 @@ def _complaint(m: Manifest) -> str:
     checks = {
         "names files outside its directory": all(Path(n).name == n for n in m.files),
         f"lists no {', '.join(FILES)}": set(FILES) <= set(m.files),
-        f"max_seq_len {m.max_seq_len} is none": 32 <= m.max_seq_len <= m.spec.max_position,
+        f"max_seq_len {m.max_seq_len} is none": 32 <= m.max_seq_len <= m.spec.longest_text,
         f"prefill_chunk {m.prefill_chunk} is none": 16 <= m.prefill_chunk <= 4096,
         f"kv_ladder {m.kv_ladder} is none": rising(m.kv_ladder) and m.kv_ladder[0] >= 32,
         "the ladder does not end at max_seq_len": m.kv_ladder[-1:] == (m.max_seq_len,),

@@ -97,8 +97,12 @@ class CompileOptions:
                 raise UsageError(f"compile has no option '{name}'{hint}")
         return CompileOptions(**given)
 
-    def resolved_max_seq_len(self, max_position: int) -> int:
-        """The sequence length to compile for: asked for, or up to 8192, in whole panels."""
+    def resolved_max_seq_len(self, max_position: int, longest: int | None = None) -> int:
+        """The sequence length to compile for: asked for, or up to 8192, in whole panels.
+
+        max_position: that the model was trained with; longest: that may be asked for.
+        """
+        longest = max_position if longest is None else longest
         most = max_position // PANEL * PANEL
         if not most:
             raise Unsupported(
@@ -109,10 +113,10 @@ class CompileOptions:
             asked = self.kv_ladder[-1] if self.kv_ladder else min(most, 8192)
         else:
             asked = self.max_seq_len
-        if asked > max_position:
+        if asked > longest:
             raise UsageError(
-                f"max_seq_len {asked} is beyond the model's {max_position} positions; "
-                f"use at most {most}"
+                f"max_seq_len {asked} is beyond the model's {longest} positions; "
+                f"use at most {longest // PANEL * PANEL}"
             )
         if asked % PANEL:
             raise UsageError(

@@ -123,7 +123,7 @@ class Planner:
         )
         self.partition = options.partition or self.device.partition
         self.chiplets = self.device.devices * self.device.chiplets
-        self.max_seq_len = options.resolved_max_seq_len(spec.max_position)
+        self.max_seq_len = options.resolved_max_seq_len(spec.max_position, spec.longest_text)
         self.ladder = options.resolved_ladder(self.max_seq_len)
         self.chunk = options.prefill_chunk
         self.batch_sizes = options.resolved_batch_sizes()

@@ -1,12 +1,15 @@
 """Rotary frequencies against transformers' own functions."""
 
+import json
+
 import numpy as np
 import pytest
-from transformers import LlamaConfig
+from transformers import AutoConfig, LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from dielet.checkpoint import open_config
 from dielet.checkpoint.rope import angles, inverse_frequencies
-from dielet.errors import UsageError
+from dielet.errors import DamagedFile, UsageError
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -99,3 +102,71 @@ def test_dynamic_turns_a_position_as_a_text_that_ends_there():
     for position in (99, 100, 101, 250, 399):
         expected, _ = ROPE_INIT_FUNCTIONS["dynamic"](config, None, seq_len=position + 1)
         np.testing.assert_allclose(seen[position], position * expected.numpy(), rtol=2e-6)
+
+
+MODELS = ("llama", "qwen2", "qwen3", "mistral", "qwen3_moe", "smollm3", "olmo2")
+OLDER = (
+    {"type": "linear", "factor": 4.0},
+    {"rope_type": "linear", "factor": 4.0, "rope_theta": 7e3},
+    {"rope_type": "default"},
+    {"rope_type": "dynamic", "factor": 2.0, "max_position_embeddings": 7},
+    {},
+    None,
+)
+
+
+def configured(folder, model_type, **entries):
+    """A config.json, as transformers reads it and as we do: (its rope_parameters, our spec)."""
+    values = {
+        "model_type": model_type, "hidden_size": 64, "num_attention_heads": 2, "head_dim": 32,
+        "num_key_value_heads": 2, "num_hidden_layers": 6, "intermediate_size": 64,
+        "vocab_size": 99, "max_position_embeddings": 128, "pad_token_id": 0,
+        "bos_token_id": 1, "eos_token_id": 2, "num_experts": 4, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32, **entries,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(values))
+    return AutoConfig.from_pretrained(folder).rope_parameters, open_config(folder)
+
+
+def assert_same_rope(theirs, theta, scaling, positions=128):
+    assert theta == theirs["rope_theta"]
+    if theirs["rope_type"] == "default":
+        assert scaling is None
+    elif theirs["rope_type"] == "linear":
+        assert scaling == {"rope_type": "linear", "factor": theirs["factor"]}
+    else:
+        assert scaling == {
+            "rope_type": "dynamic", "factor": theirs["factor"], "max_position_embeddings": positions
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("model_type", MODELS)
+@pytest.mark.parametrize("older", OLDER, ids=str)
+@pytest.mark.parametrize("more", [{}, {"rope_theta": 5e4}], ids=str)
+def test_rope_scaling_beside_rope_parameters_is_as_in_transformers(
+    tmp_path, model_type, older, more
+):
+    newer = {"rope_type": "linear", "factor": 3.0, "rope_theta": 3e4}
+    theirs, ours = configured(
+        tmp_path, model_type, rope_parameters=newer, rope_scaling=older, **more
+    )
+    assert_same_rope(theirs, ours.rope_theta, ours.rope_scaling)
+
+
+@pytest.mark.parametrize("older", [OLDER[0], OLDER[1], {}, None], ids=str)
+def test_rope_scaling_of_gemma_is_of_its_full_layers(tmp_path, older):
+    newer = {
+        "full_attention": {"rope_type": "default", "rope_theta": 3e5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+    }
+    theirs, ours = configured(tmp_path, "gemma3_text", rope_parameters=newer, rope_scaling=older)
+    assert_same_rope(theirs["full_attention"], ours.rope_theta, ours.rope_scaling)
+    assert ours.local_rope_theta == theirs["sliding_attention"]["rope_theta"] == 2e4
+
+
+def test_rope_scaling_of_gemma_without_its_full_layers_is_refused(tmp_path):
+    entries = {"rope_parameters": {"rope_theta": 1e4}, "rope_scaling": OLDER[0]}
+    with pytest.raises(KeyError, match="full_attention"):
+        configured(tmp_path, "gemma3_text", **entries)
+    with pytest.raises(DamagedFile, match=r"config\.json: rope_scaling .* without full_attention"):
+        open_config(tmp_path)
