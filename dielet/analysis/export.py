@@ -6,17 +6,20 @@ import csv
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from dielet.analysis.frames import (
     COMMANDS,
+    GAPS,
     RESULTS,
     Frame,
+    Row,
     command_frames,
+    gap_rows,
     result_columns,
     result_rows,
 )
-from dielet.analysis.schema import Analysis
+from dielet.analysis.schema import Analysis, Gap
 from dielet.analysis.steps import Steps
 from dielet.analysis.table import Table
 from dielet.errors import Unsupported
@@ -42,8 +45,16 @@ def write_csv(table: Table, steps: Steps, found: Analysis, folder: str | Path) -
             with new(name).open("w", newline="") as file:
                 out = csv.DictWriter(file, result_columns(name))
                 out.writeheader()
-                out.writerows(result_rows(found, name))
+                for part in result_parts(table, steps, found, name):
+                    out.writerows(part)
     return written
+
+
+def result_parts(table: Table, steps: Steps, found: Analysis, name: str) -> Iterator[list[Row]]:
+    """The rows of a table beside that of the commands."""
+    if name == GAPS:
+        return gap_rows(table, steps)
+    return iter([result_rows(found, name)])
 
 
 def rows_of(frame: Frame) -> Iterable[Sequence[object]]:
@@ -61,10 +72,24 @@ def write_parquet(table: Table, steps: Steps, found: Analysis, folder: str | Pat
                 writer = writer or opened.enter_context(parquet.ParquetWriter(path, part.schema))
                 writer.write_table(part)
         for name in RESULTS:
+            if name == GAPS:
+                schema = _gap_schema(arrow)
+                with parquet.ParquetWriter(new(name), schema) as out:
+                    for part in gap_rows(table, steps):
+                        out.write_table(arrow.Table.from_pylist(part, schema))
+                continue
             rows = result_rows(found, name)
             columns = {key: [row[key] for row in rows] for key in result_columns(name)}
             parquet.write_table(arrow.table(columns), new(name))
     return written
+
+
+def _gap_schema(arrow: Any) -> Any:
+    """Said beforehand: a first part may have no chiplet at all."""
+    types = get_type_hints(Gap)
+    return arrow.schema(
+        [(key, arrow.string() if types[key] is str else arrow.int64()) for key in types]
+    )
 
 
 def _array(arrow: Any, column: Any) -> Any:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import get_args, get_type_hints
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dielet.analysis.schema import Analysis
+from dielet.analysis.every_gap import every_gap
+from dielet.analysis.schema import Analysis, Change, Moved, Note, Owner, Reread, Route, Total
 from dielet.analysis.steps import Steps
 from dielet.analysis.table import Coded, Executor, Kind, Table
 
 COMMANDS = "commands"
-RESULTS = (
-    "answers", "steps", "phases", "engines", "overlap", "operations", "shapes", "layers", "gaps",
-    "gap_causes", "path_parts", "what_if", "roofline", "verdicts",
+GAPS = "gaps"
+_LISTS = (
+    "answers", "steps", "phases", "findings", "further_findings", "engines", "overlap",
+    "operations", "shapes", "layers", GAPS, "gap_causes", "paths", "path_parts", "what_if",
+    "roofline", "verdicts",
 )  # fmt: skip
 """The parts of an analysis that are tables themselves."""
 
@@ -43,6 +47,51 @@ class Column:
 
 
 Frame = dict[str, Column]
+
+Row = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A table that is made of a part of the analysis which is no list of rows."""
+
+    columns: tuple[str, ...]
+    rows: Callable[[Analysis], Iterable[Row]]
+
+
+def _heat(found: Analysis) -> Iterator[Row]:
+    for heat in found.heat:
+        for layer, values in zip(heat.layers, heat.values, strict=True):
+            for operation, ns in zip(heat.operations, values, strict=True):
+                yield dict(zip(_HEAT, (heat.phase, layer, operation, ns), strict=True))
+
+
+def _counters(found: Analysis) -> Iterator[Row]:
+    for one in found.counters:
+        where = one.device, one.chiplet, one.name, one.unit
+        for sample in zip(one.times_ns, one.values, strict=True):
+            yield dict(zip(_COUNTERS, (*where, *sample), strict=True))
+
+
+def _of(row: type[msgspec.Struct], part: Callable[[Analysis], Sequence[msgspec.Struct]]) -> Made:
+    return Made(row.__struct_fields__, lambda found: map(_row, part(found)))
+
+
+_HEAT = "phase", "layer", "operation", "mean_ns"
+_COUNTERS = "device", "chiplet", "name", "unit", "time_ns", "value"
+_MADE = {
+    "notes": _of(Note, lambda found: found.coverage.notes),
+    "heat": Made(_HEAT, _heat),
+    "counters": Made(_COUNTERS, _counters),
+    "routes": _of(Route, lambda found: found.traffic.routes),
+    "moved": _of(Moved, lambda found: found.traffic.moved),
+    "rereads": _of(Reread, lambda found: found.traffic.rereads),
+    "owners": _of(Owner, lambda found: found.memory.owners),
+    "totals": _of(Total, lambda found: found.diff.totals if found.diff else ()),
+    "changes": _of(Change, lambda found: found.diff.changes if found.diff else ()),
+}
+RESULTS = (*_LISTS, *_MADE)
+"""The tables beside that of the commands."""
 
 
 def command_frames(table: Table, steps: Steps) -> Iterator[Frame]:
@@ -104,18 +153,29 @@ def _executor(executor: Executor) -> str:
 
 def result_columns(name: str) -> tuple[str, ...]:
     """The columns of a part of the analysis, whether it has rows or not."""
+    if name in _MADE:
+        return _MADE[name].columns
     row = get_args(get_type_hints(Analysis)[name])[0]
     fields: tuple[str, ...] = row.__struct_fields__
     return fields
 
 
-def result_rows(found: Analysis, name: str) -> list[dict[str, object]]:
+def result_rows(found: Analysis, name: str) -> list[Row]:
     """A part of the analysis as rows; what is nested in it becomes JSON text."""
-    rows: list[dict[str, object]] = []
-    for row in getattr(found, name):
-        fields = msgspec.to_builtins(row)
-        rows.append({key: _flat(value) for key, value in fields.items()})
-    return rows
+    if name in _MADE:
+        return list(_MADE[name].rows(found))
+    return [_row(row) for row in getattr(found, name)]
+
+
+def gap_rows(table: Table, steps: Steps) -> Iterator[list[Row]]:
+    """All gaps, of which the analysis has only the longest; in parts of moderate size."""
+    gaps = every_gap(table, steps)
+    while part := [_row(gap) for gap in islice(gaps, FRAME_ROWS)]:
+        yield part
+
+
+def _row(row: msgspec.Struct) -> Row:
+    return {key: _flat(value) for key, value in msgspec.to_builtins(row).items()}
 
 
 def _flat(value: object) -> object:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +18,7 @@ DEPENDENCY, OTHER_CHIPLET, DELAY = "dependency", "other chiplet", "delay"
 IMBALANCE, NO_WORK, HOST, UNKNOWN = "imbalance", "no work", "host", "unknown"
 NOT_RECORDED = "not recorded"
 _LOOK_BACK = 64  # slices of the host that began before an interval and may reach into it
-LONGEST = 200  # gaps that are told one by one
+LONGEST = 200  # gaps that are told one by one; `every_gap` has all
 ALL = "all engines"
 _CELLS = 1 << 18  # rows x edges that are looked at together
 
@@ -93,13 +93,54 @@ def _named(table: Table, kind: Kind) -> _Named:
     )
 
 
-def _within(table: Table, steps: Steps, kind: Kind, queue: Queues, found: Gaps) -> None:
-    """Gaps that end with a command."""
+@dataclass(frozen=True)
+class Looked:
+    """What ended the gaps of some runs of a kind, [runs, pieces].
+
+    gap: how long the executor did nothing before each command; waited: for a dependency.  by: the
+    dependency that ended last, or -1; same: it is on the same engine of another chiplet.
+    rest_name, [pieces]: what the rest of the gap is called.
+    """
+
+    kind: Kind
+    part: slice
+    gap: I64
+    waited: I64
+    by: I64
+    same: Bool
+    rest_name: NDArray[np.str_]
+
+    def gap_at(self, table: Table, steps: Steps, place: int, names: Sequence[str]) -> Gap:
+        """The gap at a place; names: of the kind's commands."""
+        row, piece = divmod(place, self.gap.shape[1])
+        length = int(self.gap[row, piece])
+        executor = table.executors[int(self.kind.pieces.executor[piece])]
+        cause = str(self.rest_name[piece])
+        if 2 * int(self.waited[row, piece]) >= length:
+            cause = OTHER_CHIPLET if self.same[row, piece] else DEPENDENCY
+        source = int(self.by[row, piece])
+        return Gap(
+            step=int(steps.of_run[int(self.kind.runs[self.part][row])]),
+            phase=self.kind.phase,
+            chiplet=executor.chiplet,
+            engine=executor.engine,
+            start_ns=int(self.kind.start[self.part][row, piece]) - length,
+            duration_ns=length,
+            cause=cause,
+            before=names[piece],
+            waited=names[source] if source >= 0 else "",
+        )
+
+
+def look(table: Table, kind: Kind, queue: Queues) -> Iterator[Looked]:
+    """The gaps that end with a command, some runs after the other."""
     joins = Joins.of(kind.edges.astype(np.int64))
-    named = _named(table, kind)
     chiplet = np.array([table.lanes[n].chiplet or 0 for n in kind.pieces.lane.tolist()])
     engines = [lane.engine for lane in table.lanes]
     engine = np.array([engines.index(engines[n]) for n in kind.pieces.lane.tolist()])
+    has_edges = np.zeros(len(kind.pieces), bool)
+    has_edges[joins.targets] = True
+    rest_name = np.where(has_edges, DELAY, UNKNOWN)
     rows = max(_CELLS // max(len(joins.source), len(kind.pieces), 1), 1)
     for low in range(0, len(kind.runs), rows):
         part = slice(low, low + rows)
@@ -109,14 +150,19 @@ def _within(table: Table, steps: Steps, kind: Kind, queue: Queues, found: Gaps) 
         waited = np.where(by >= 0, when - np.minimum(free, start), 0)
         source = np.maximum(by, 0)
         same = (engine[source] == engine) & (chiplet[source] != chiplet) & (by >= 0)
-        rest = gap - waited
-        has_edges = np.zeros(len(kind.pieces), bool)
-        has_edges[joins.targets] = True
-        rest_name = np.where(has_edges, DELAY, UNKNOWN)
-        _tally(kind, named, found, waited, source, same)
+        yield Looked(kind, part, gap, waited, by, same, rest_name)
+
+
+def _within(table: Table, steps: Steps, kind: Kind, queue: Queues, found: Gaps) -> None:
+    """Gaps that end with a command."""
+    named = _named(table, kind)
+    names = command_names(table, kind)
+    for seen in look(table, kind, queue):
+        _tally(kind, named, found, seen.waited, np.maximum(seen.by, 0), seen.same)
+        rest = seen.gap - seen.waited
         for cause in (DELAY, UNKNOWN):
-            _tally_plain(kind, named, found, rest * (rest_name == cause), cause)
-        _note_longest(table, steps, kind, part, gap, waited, by, same, rest_name, found)
+            _tally_plain(kind, named, found, rest * (seen.rest_name == cause), cause)
+        _note_longest(table, steps, seen, names, found)
 
 
 def _tally(kind: Kind, named: _Named, found: Gaps, waited: I64, source: I64, same: Bool) -> None:
@@ -142,48 +188,20 @@ def _tally_plain(kind: Kind, named: _Named, found: Gaps, lost: I64, cause: str) 
 
 
 def _note_longest(
-    table: Table,
-    steps: Steps,
-    kind: Kind,
-    part: slice,
-    gap: I64,
-    waited: I64,
-    by: I64,
-    same: Bool,
-    rest_name: NDArray[np.str_],
-    found: Gaps,
+    table: Table, steps: Steps, seen: Looked, names: Sequence[str], found: Gaps
 ) -> None:
-    flat = gap.ravel()
+    flat = seen.gap.ravel()
     most = min(LONGEST, len(flat))
     for place in np.argpartition(flat, len(flat) - most)[len(flat) - most :].tolist():
-        row, piece = divmod(place, gap.shape[1])
-        length = int(gap[row, piece])
-        if length <= 0:
-            continue
-        run = int(kind.runs[part][row])
-        executor = table.executors[int(kind.pieces.executor[piece])]
-        cause = str(rest_name[piece])
-        if 2 * int(waited[row, piece]) >= length:
-            cause = OTHER_CHIPLET if same[row, piece] else DEPENDENCY
-        source = int(by[row, piece])
-        found.longest.append(
-            (
-                length,
-                Gap(
-                    step=int(steps.of_run[run]),
-                    phase=kind.phase,
-                    chiplet=executor.chiplet,
-                    engine=executor.engine,
-                    start_ns=int(kind.start[part][row, piece]) - length,
-                    duration_ns=length,
-                    cause=cause,
-                    before=command_name(table, kind, piece),
-                    waited=command_name(table, kind, source) if source >= 0 else "",
-                ),
-            )
-        )
+        if flat[place] > 0:
+            gap = seen.gap_at(table, steps, place, names)
+            found.longest.append((gap.duration_ns, gap))
     if len(found.longest) > 4 * LONGEST:
         found.longest = sorted(found.longest, key=lambda item: -item[0])[:LONGEST]
+
+
+def command_names(table: Table, kind: Kind) -> list[str]:
+    return [command_name(table, kind, piece) for piece in range(len(kind.pieces))]
 
 
 def command_name(table: Table, kind: Kind, piece: int) -> str:
@@ -196,27 +214,42 @@ def command_name(table: Table, kind: Kind, piece: int) -> str:
 
 def _after(table: Table, kind: Kind, queue: Queues, found: Gaps) -> None:
     """What is left of the runs after each executor's last command, and of those without any."""
+    for number, cause, _, lost in after_last(table, queue):
+        name = table.executors[number].engine
+        found.add((cause, kind.phase, name, "", ""), int(lost.sum()), int((lost > 0).sum()))
+
+
+def after_last(table: Table, queue: Queues) -> Iterator[tuple[int, str, I64, I64]]:
+    """By executor and cause: when what is left after its last command begins, and how long it is.
+
+    Both int64 [runs].
+    """
     executors = queue.executor[queue.first].tolist()
     families = [table.executors[n].family for n in executors]
     last = queue.last_end
     for place, number in enumerate(executors):
-        name = table.executors[number].engine
+        mine = last[:, place]
         peers = [n for n, other in enumerate(families) if other == families[place]]
         slowest = np.minimum(last[:, peers].max(axis=1), queue.run_end)
-        late = np.maximum(slowest - last[:, place], 0)
-        rest = np.maximum(queue.run_end - np.maximum(slowest, last[:, place]), 0)
-        for cause, lost in ((IMBALANCE, late), (NO_WORK, rest)):
-            found.add((cause, kind.phase, name, "", ""), int(lost.sum()), int((lost > 0).sum()))
+        yield number, IMBALANCE, mine, np.maximum(slowest - mine, 0)
+        done = np.maximum(slowest, mine)
+        yield number, NO_WORK, done, np.maximum(queue.run_end - done, 0)
     devices = {table.executors[n].device for n in executors}
-    whole = int((queue.run_end - queue.run_start).sum())
     for number, executor in enumerate(table.executors):
         if number not in executors and executor.device in devices:
-            key = NO_WORK, kind.phase, executor.engine, "", ""
-            found.add(key, whole, len(kind.runs))
+            yield number, NO_WORK, queue.run_start, queue.run_end - queue.run_start
 
 
 def _between(table: Table, found: Gaps) -> None:
     """Time in which no run was under way on a device."""
+    for executors, gap, work in between_runs(table):
+        for what, ns in work.items():
+            found.add((HOST, gap.phase, ALL, "Host", what), ns * executors, 1)
+        found.longest.append((gap.duration_ns, gap))
+
+
+def between_runs(table: Table) -> Iterator[tuple[int, Gap, dict[str, int]]]:
+    """How many executors stand idle, one gap for all of them, and the host's work in it in ns."""
     latest = np.maximum.accumulate(table.host.end)
     for device, executors in _devices(table).items():
         mine = [n for n, executor in enumerate(table.executors) if executor.device == device]
@@ -230,11 +263,9 @@ def _between(table: Table, found: Gaps) -> None:
             begin, end = int(low[place]), int(high[place])
             phase = phases[place] or phases[place - 1]
             work = _host_work(table, latest, begin, end)
-            for what, ns in work.items():
-                found.add((HOST, phase, ALL, "Host", what), ns * len(executors), 1)
             most = max(work, key=lambda what: work[what])
             gap = Gap(-1, phase, None, ALL, begin, end - begin, HOST, phases[place], most)
-            found.longest.append((end - begin, gap))
+            yield len(executors), gap, work
 
 
 def _devices(table: Table) -> dict[str, list[Executor]]:

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Event
 
-from dielet.analysis.export import rows_of
-from dielet.analysis.frames import COMMANDS, RESULTS, command_frames, result_columns, result_rows
+from dielet.analysis.export import result_parts, rows_of
+from dielet.analysis.frames import COMMANDS, RESULTS, command_frames, result_columns
 from dielet.analysis.schema import Analysis
 from dielet.analysis.steps import Steps
 from dielet.analysis.table import Table
@@ -108,8 +108,9 @@ def _load(
     for name in RESULTS:
         columns = result_columns(name)
         _create(connection, name, columns)
-        rows = (tuple(row.values()) for row in result_rows(found, name))
-        _insert(connection, name, len(columns), rows)
+        if name in text.lower():
+            for part in result_parts(table, steps, found, name):
+                _insert(connection, name, len(columns), (tuple(row.values()) for row in part))
 
 
 def _create(connection: sqlite3.Connection, name: str, columns: Sequence[str]) -> None:

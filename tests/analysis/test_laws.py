@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dielet.analysis.api import Analyzed, examine
+from dielet.analysis.every_gap import every_gap
+from dielet.analysis.gaps import HOST
 from dielet.analysis.graph import critical_path, graph_of, makespans
 from dielet.analysis.queues import queues_of
 from dielet.analysis.spans import Spans
@@ -59,6 +61,12 @@ def check_times(done: Analyzed) -> None:
     window = table.finish - table.begin
     busy = sum(e.busy_ns for e in found.engines if e.scope == "run")
     assert sum(c.lost_ns for c in found.gap_causes) == len(table.executors) * window - busy
+    # Each gap is in the table once; between runs it is one for all executors of the one device.
+    every = list(every_gap(table, done.steps))
+    count = len(table.executors)
+    lost = sum(gap.duration_ns * (count if gap.cause == HOST else 1) for gap in every)
+    assert lost == count * window - busy and all(gap.duration_ns > 0 for gap in every)
+    assert set(found.gaps) <= set(every)
     for e in found.engines:
         assert min(e.busy_ns, e.waiting_ns, e.idle_ns) >= 0
     assert sum(p.total_ns for p in found.phases) == window

@@ -19,12 +19,13 @@ import pytest
 
 import dielet
 from dielet.analysis import Analysis, frames
-from dielet.analysis.api import examine
+from dielet.analysis.api import Asked, examine
 from dielet.analysis.export import write_csv
 from dielet.analysis.frames import COMMANDS, RESULTS
+from dielet.analysis.gaps import LONGEST
 from dielet.analysis.sql import query
 from dielet.cli import main as cli
-from tests.analysis.make import NEURAL, Maker, answers, engine, toy
+from tests.analysis.make import DEVICE, NEURAL, Maker, answers, engine, toy
 
 
 @pytest.fixture
@@ -272,6 +273,57 @@ def test_tables_without_rows_have_their_columns(tmp_path: Path) -> None:
     assert answer.rows == [(0, None)]
 
 
+def test_every_list_has_its_table(path: Path, tmp_path: Path) -> None:
+    """All that the object has as lists of rows, the diff's and those within others included."""
+    trace = toy()
+    trace.counter((DEVICE, "Chiplet 1", "DRAM bytes in use"), "bytes", {0: 1.0, 500: 3.0})
+    done = examine(trace.write(tmp_path / "a.pb"), Asked(diff=path))
+
+    def rows(text: str) -> list[tuple[object, ...]]:
+        return query(done.table, done.steps, done.found, text).rows
+
+    lists = {name for name, value in msgspec.to_builtins(done.found).items()
+             if isinstance(value, tuple | list)}  # fmt: skip
+    assert lists - {"gantts"} <= set(RESULTS)  # those are columns for a picture
+    found = done.found
+    assert rows("select rule, cost_ns from findings") == [
+        (f.rule, f.cost_ns) for f in found.findings
+    ]
+    assert rows("select phase, per_step_ns from paths where phase = 'decode'") == [("decode", 400)]
+    assert rows("select chiplet, time_ns, value from counters order by time_ns") == [
+        (1, 0, 1.0), (1, 500, 3.0),
+    ]  # fmt: skip
+    layers = dict(rows("select layer, sum(mean_ns) from heat where phase = 'decode' group by 1"))
+    assert layers == {0: 200 + 260 + 100 + 110, 1: 80}
+    assert rows("select sum(bytes) from routes where phase = 'prefill'") == [(30,)]
+    assert rows("select sum(bytes) from owners")[0][0] == sum(o.bytes for o in found.memory.owners)
+    assert found.diff is not None
+    assert rows("select count(*) from changes") == [(len(found.diff.changes),)]
+    assert rows("select before_ns from totals where phase = 'decode'") == [(400,)]
+    assert rows("select count(*) from moved") == [(len(found.traffic.moved),)]
+    assert rows("select count(*) from rereads") == [(len(found.traffic.rereads),)]
+    assert rows("select text from notes") == [(n.text,) for n in found.coverage.notes]
+
+
+def test_the_table_of_gaps_has_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """300 waits of n ns each, of which the analysis has the longest."""
+    t = Maker(device_clock="modelled")
+    at = 0
+    for n in range(1, 302):
+        t.slice(engine(0, NEURAL), f"i0_0_W0_a{n}_0", at, at + 5)
+        at += 5 + n
+    done = examine(t.write(tmp_path / "a.pb"))
+    assert len(done.found.gaps) == LONGEST < 300
+    monkeypatch.setattr(frames, "FRAME_ROWS", 7)
+    write_csv(done.table, done.steps, done.found, tmp_path / "out")
+    with (tmp_path / "out" / "gaps.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["duration_ns"]) for row in rows] == list(range(1, 301))
+    assert rows[0]["before"] == "a2_0 (chiplet 0)" and rows[0]["cause"] == "unknown"
+    text = "select count(*), sum(duration_ns) from gaps"
+    assert query(done.table, done.steps, done.found, text).rows == [(300, 300 * 301 // 2)]
+
+
 def test_tables_are_written_in_parts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A frame is some runs of a kind, so that memory does not depend on the trace."""
     done = examine(answers([10] * 9).write(path.with_name("nine.pb")))
@@ -296,5 +348,7 @@ def test_parquet(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert (copy["start_ns"], copy["layer"], copy["operations"], copy["bound"]) == (
         885, None, None, "setup",
     )  # fmt: skip
+    gaps = parquet.read_table(tmp_path / "out" / "gaps.parquet").to_pylist()
+    assert {gap["chiplet"] for gap in gaps if gap["step"] < 0} == {None} and len(gaps) > 8
     steps = parquet.read_table(tmp_path / "out" / "steps.parquet").to_pylist()
     assert [step["duration_ns"] for step in steps] == [300, 500]

@@ -57,8 +57,12 @@ class GapCause(Struct, frozen=True):
 
 
 class Gap(Struct, frozen=True):
-    """One of the longest gaps.  step: -1 between runs.  before: the command that ended it; waited:
-    what it waited for."""
+    """A gap: in the analysis the longest that end with a command or lie between runs, in the table
+    `gaps` every one, those after an engine's last command of a run included.
+
+    step: -1 between runs, where one gap is of all engines.  before: the command that ended it;
+    waited: what it waited for.
+    """
 
     step: int
     phase: str
