@@ -54,6 +54,7 @@ from dielet.analysis.table import (
 )
 from dielet.analysis.workers import with_executors
 from dielet.errors import DamagedFile
+from dielet.profiler.names import WORKER
 from dielet.profiler.reader import Trace
 from dielet.program.records import BOUNDS
 
@@ -106,11 +107,12 @@ def table_of(events: Events, path: str = "the trace") -> Table:
     details = events.details(np.concatenate([mine[0] for mine in slices]).astype(np.int64))
     count = len(at)
     samples = [_pieces(events, details, mine[0], lane, texts) for mine in slices]
+    said = [details.numbers(WORKER, mine[0].astype(np.int64)) for mine in slices]
     del at, lane
     events.take("rest")
     kinds = _kinds(events, details, members, slices, samples, lanes, runs)
     give_back()
-    kinds, executors = with_executors(kinds, lanes, trace.attributes)
+    kinds, executors, guessed = with_executors(kinds, said, lanes, trace.attributes)
     return Table(
         attributes=_attributes(trace, path),
         texts=texts,
@@ -124,6 +126,7 @@ def table_of(events: Events, path: str = "the trace") -> Table:
         counters=_counters(trace, events),
         layer={n: layer_of(name) for n, name in enumerate(names.operations)},
         group={n: group_of(name) for n, name in enumerate(names.operations)},
+        guessed=guessed,
         found=Found(
             slices=total,
             commands=count,

@@ -1,4 +1,4 @@
-"""Counter tracks of a step: sampled at a fixed number of places between its start and its end."""
+"""Counters of a step: sampled at a fixed number of places from each run's start to its end."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dielet.program.types import Program
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 SLICES_PER_SAMPLE, FEWEST, MOST = 32, 8, 256
+FEWEST_OF_RUN = 4
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,12 @@ class Counters:
 
     def __init__(self, plan: Plan, tracks: Tracks) -> None:
         self.plan = plan
-        self.samples = int(np.clip(len(plan.pieces) // SLICES_PER_SAMPLE, FEWEST, MOST))
+        whole = int(np.clip(len(plan.pieces) // SLICES_PER_SAMPLE, FEWEST, MOST))
+        # Short runs, such as the head's, get a few places of their own.
+        shares = np.diff(plan.bounds) / len(plan.pieces)
+        self.samples = [max(round(whole * share), FEWEST_OF_RUN) for share in shares.tolist()]
+        self._ends = np.cumsum(np.array(self.samples) + 1) - 1  # places at which runs end
+        self.places_each = int(self._ends[-1]) + 1
         programs = [facts.program for facts in plan.facts]
         self.chiplets = sorted({program.queues[c.queue].chiplet for program in programs
                                 for c in program.commands})  # fmt: skip
@@ -80,13 +86,19 @@ class Counters:
         return False
 
     def places(self, begin: I64, end: I64) -> I64:
-        """int64 [steps, samples + 1]: the times of the samples, and the step's end."""
-        first = begin.min(axis=1)[:, None]
-        last = end.max(axis=1)[:, None]
-        return first + (last - first) * np.arange(self.samples + 1) // self.samples
+        """int64 [steps, places_each]: of each run the times of its samples, and its end."""
+        bounds = self.plan.bounds[:-1]
+        first = np.minimum.reduceat(begin, bounds, axis=1)
+        last = np.maximum.reduceat(end, bounds, axis=1)
+        edges = [
+            first[:, run, None] + (last - first)[:, run, None] * np.arange(count + 1) // count
+            for run, count in enumerate(self.samples)
+        ]
+        # Runs that overlap, as a step's do not, would still be sampled in order of time.
+        return np.maximum.accumulate(np.concatenate(edges, axis=1), axis=1)
 
     def values(self, steps: Sequence[Step], begin: I64, end: I64, figures: Figures) -> F64:
-        """f64 [steps, all samples]: of each counter one value, or one per place and a last 0."""
+        """f64 [steps, all samples]: of each counter one value or one per place, 0 at runs' ends."""
         edges = self.places(begin, end)
         begun = {c: [_begun(lane, begin, edges) for lane in self._lanes[c]] for c in self.chiplets}
         columns = []
@@ -111,7 +123,7 @@ class Counters:
         starts = begin[rows, chosen]
         latest = np.where([lane.any for lane in lanes], starts, -starts - 1).argmax(axis=0)
         out = live[np.take_along_axis(chosen, latest[None], axis=0)[0]]
-        out[:, -1] = 0
+        out[:, self._ends] = 0
         return out
 
     def _rates(self, moved: F64, lanes: Sequence[_Begun], begin: I64, end: I64, edges: I64) -> F64:
@@ -126,7 +138,9 @@ class Counters:
             total += sums[rows, lane.last] - moved[rows, piece] * np.clip(left, 0, 1)
         width = np.maximum(np.diff(edges, axis=1), 1)
         rates = np.diff(total, axis=1) / width * 1e3  # bytes per picosecond are 1000 GB/s
-        return np.concatenate([rates, np.zeros((len(begin), 1))], axis=1)
+        rates = np.concatenate([rates, np.zeros((len(begin), 1))], axis=1)
+        rates[:, self._ends] = 0  # nothing moves until the next run begins
+        return rates
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dielet.profiler import perfetto as p
 from dielet.profiler.counters import Counters
 from dielet.profiler.describe import format_of, places_of, shape_of
+from dielet.profiler.names import WORKER
 from dielet.profiler.plan import Piece, Plan, Step
 from dielet.profiler.template import Body, Field, Layout, NameTable, Template
 from dielet.profiler.texts import Texts, Used
@@ -125,7 +126,7 @@ class Drawing:
             layout.end(n + place, piece.track.uuid)
         sample, first = 0, 2 * n + 2 * runs
         for counter in self.counters.counters:
-            for place in range(1 if counter.once else self.counters.samples + 1):
+            for place in range(1 if counter.once else self.counters.places_each):
                 layout.counter(first + place, counter.track.uuid, Field("counter", sample, 0))
                 sample += 1
         return layout.template()
@@ -142,16 +143,18 @@ class Drawing:
     def _text(self, event: Body, key: str, value: str) -> None:
         event.add(p.string_argument(self.used.key(key), self.used.string(value)))
 
+    def _number(self, event: Body, key: str, value: int) -> None:
+        event.message(
+            p.ANNOTATION, Body().add(number(p.KEY, self.used.key(key)) + number(p.UINT, value))
+        )
+
     def _workload_begin(self, place: int, run: int, track: Track) -> Body:
         program = self.runs[run][0]
         event = self._slice(track, track.name)
         self._text(event, "phase", program.phase)
         self._text(event, "program", program.name)
-        for key, value in (("tokens", program.tokens), ("capacity", program.capacity)):
-            event.message(
-                p.ANNOTATION,
-                Body().add(number(p.KEY, self.used.key(key)) + number(p.UINT, value)),
-            )
+        self._number(event, "tokens", program.tokens)
+        self._number(event, "capacity", program.capacity)
         self._name(event, place)
         event.argument(self.used.key("valid"), Field("valid", run, COUNT))
         event.argument(self.used.key("past"), Field("past", run, COUNT))
@@ -168,6 +171,8 @@ class Drawing:
         self._text(event, "shape", shape_of(command))
         self._text(event, "format", format_of(command))
         self._text(event, "memory", places_of(facts.program, command, facts.work.machine))
+        if piece.worker is not None:
+            self._number(event, WORKER, piece.worker)
         event.argument(key("bytes"), Field("bytes", place, BYTES))
         if computes:
             event.argument(key("operations"), Field("ops", place, OPS))

@@ -13,6 +13,9 @@ _NAME = re.compile(
     re.DOTALL,
 )
 _PATH = re.compile(r"fused\((?P<parts>.*)\)")
+WORKER = "worker"
+"""The argument of a command that says which worker did it, and what lanes of workers begin with."""
+_WORKER = re.compile(WORKER + r" (\d{1,9})")
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,12 @@ class Name:
         """The operations of a fused layer, or the one."""
         found = _PATH.fullmatch(self.layer or "")
         return tuple(found["parts"].split("+")) if found else (self.layer or "",)
+
+
+def worker_of(lane: str) -> int | None:
+    """The worker that a lane, or the track of its own that it has, is called after."""
+    found = _WORKER.fullmatch(lane)
+    return int(found[1]) if found else None
 
 
 def parse(name: str) -> Name | None:

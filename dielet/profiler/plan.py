@@ -22,6 +22,7 @@ from dielet.profiler.describe import (
     engine_title,
     waited_for,
 )
+from dielet.profiler.names import worker_of
 from dielet.profiler.tracks import Place, Track, Tracks
 from dielet.profiler.work import Peaks, Work
 from dielet.program.records import BOUNDS, Execution
@@ -146,7 +147,8 @@ class RunFigures:
 class Piece:
     """One slice: what lane `lane` did of command `command` of the step's run `run`.
 
-    edges: flow numbers, counted over the step.  waited: what it waited for, in words.
+    edges: flow numbers, counted over the step.  waited: what it waited for, in words.  worker: who
+    did it, where lanes are workers of the host.
     """
 
     run: int
@@ -155,6 +157,7 @@ class Piece:
     track: Track
     edges: tuple[int, ...] = ()
     waited: str = ""
+    worker: int | None = None
 
 
 class Plan:
@@ -236,6 +239,7 @@ class Plan:
                     tracks.engine(self.place, queue.chiplet, queue.engine, name),
                     tuple(edges[piece]),
                     waited_for(facts.program, waits, facts.indices),
+                    worker_of(step.runs[run].lanes[lane].name),
                 )
             )
         return pieces

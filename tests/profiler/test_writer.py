@@ -280,6 +280,9 @@ def test_a_divided_command_is_drawn_on_tracks_of_its_own(tmp_path: Path) -> None
     ]  # fmt: skip
     pieces = trace.track("Device 0 (host, measured)/Cores/worker 1").slices
     assert [s.args["bytes"] for s in pieces] == [4416 * 3 // 4, 4416 // 2]
+    assert {s.args["worker"] for s in pieces} == {1}
+    bare = trace.track("Device 0 (host, measured)/Cores").slices
+    assert [s.args["worker"] for s in bare] == [0, 0]
     assert {s.category for s in trace.commands()} == {"Cores"}
     assert len(trace.edges()) == 1
     assert all("waited for" in s.args for s in trace.commands() if "_b_" in s.name)
@@ -321,6 +324,30 @@ def test_counters(tmp_path: Path) -> None:
     in_use = trace.track(f"{chiplet}/DRAM bytes in use").samples
     assert [value for _, value in in_use] == [4096]
     assert trace.tracks[trace.slices[0].track].unit == ""
+
+
+def test_counters_are_0_between_a_decoder_and_its_head(tmp_path: Path) -> None:
+    """Nothing moves while the host has the hidden states, however long it takes."""
+    body = program([Queue(0, "neural")], [linear(0, f"op.{n}") for n in range(400)])
+    head = program([Queue(0, "neural")], [linear(0, "model.lm_head")], phase="head")
+    runs = []
+    for n in range(2):
+        at = n * 10**10
+        first = serial(body, 0, n, at=at, length=8_000_000, gap=0)
+        runs += [first, serial(head, 0, n, 1, at=first.end + 1_000_000_000, length=8_000_000)]
+    _, (merged, single, _) = written(tmp_path, runs)
+    for trace, mine in ((merged, runs), (single, runs[:2])):
+        for name in ("DRAM GB/s", "shared-memory bytes in use"):
+            samples = trace.track(f"Device 0 (rebel100, modelled)/{name}").samples
+            spans = [(run.start // 1000, run.end // 1000) for run in mine]
+            for (at, value), (until, _) in pairwise(samples):
+                assert value == 0 or any(a <= at and until <= b for a, b in spans)
+            for start, end in spans:
+                assert [time for time, _ in samples if time in (start, end)] == [start, end]
+        rate = trace.track("Device 0 (rebel100, modelled)/DRAM GB/s").samples
+        for run, (start, end) in zip(mine, spans, strict=True):
+            moved = sum(v * (b - a) for (a, v), (b, _) in pairwise(rate) if start <= a < end)
+            assert moved == pytest.approx(4096 * len(run.program.commands))
 
 
 @pytest.mark.parametrize("first", [0, 7, 95, 998])
