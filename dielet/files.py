@@ -40,6 +40,7 @@ def what_is(path: Path) -> str:
 def require_file(path: Path, wanted: str) -> None:
     """Raises MissingFile where there is nothing, DamagedFile where there is something else.
 
+    To be asked before a path that a user named is opened: opening a pipe waits, perhaps for ever.
     wanted: what to give instead.
     """
     try:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dielet.errors import DamagedFile, MissingFile
+from dielet.files import require_file
 
 
 class FileMap:
@@ -18,6 +19,7 @@ class FileMap:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        require_file(path, "the weights as a file")
         try:
             with path.open("rb") as file:
                 self.size = file.seek(0, 2)
@@ -52,6 +54,7 @@ def _stamp(stat: os.stat_result) -> bytes:
 
 def read_small(path: Path, limit: int = 256 << 20) -> bytes:
     """The whole of a file that has no business being large."""
+    require_file(path, "a file on a disk")
     try:
         with path.open("rb") as file:
             data = file.read(limit + 1)

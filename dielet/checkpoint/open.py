@@ -20,6 +20,7 @@ from dielet.checkpoint.roles import Roles
 from dielet.checkpoint.spec import ModelSpec
 from dielet.checkpoint.weight_files import PICKLES, pickle_refusal
 from dielet.errors import DamagedFile, MissingFile, Unsupported, UsageError
+from dielet.files import require_file
 
 
 def open_checkpoint(
@@ -80,6 +81,7 @@ def _is_gguf(path: Path) -> bool:
     """By its first bytes, since files of the hub's cache may be called anything."""
     if path.suffix == ".gguf":
         return True
+    require_file(path, "a Hugging Face directory or a .gguf file")
     try:
         with path.open("rb") as file:
             return file.read(4) == b"GGUF"

@@ -12,7 +12,13 @@ from dielet.devices.device import (
     resized,
 )
 from dielet.devices.override import overridden
-from dielet.devices.read import built_in, device_text, load_device, read_device
+from dielet.devices.read import (
+    built_in,
+    device_text,
+    load_device,
+    read_device,
+    read_device_file,
+)
 
 __all__ = [
     "COMMANDS",
@@ -28,5 +34,6 @@ __all__ = [
     "load_device",
     "overridden",
     "read_device",
+    "read_device_file",
     "resized",
 ]

@@ -23,10 +23,11 @@ from dielet.devices.device import (
     Tile,
 )
 from dielet.devices.text import Places
-from dielet.devices.units import BANDWIDTH, RATE, SIZE, TIME, Unit, parse
+from dielet.devices.units import BANDWIDTH, RATE, SIZE, TIME, Unit, parse, show
 from dielet.errors import DamagedFile, MissingFile
-from dielet.files import toml_values
+from dielet.files import require_file, toml_values
 
+LONGEST, SLOWEST = 10**12, 1000  # one second, and 1 kB/s: what the simulator can still tell apart
 SOURCES = ("source:", "assumed", "measured")
 SPACES = {
     "weights": "dram", "head": "dram", "embedding": "dram", "cos": "dram", "sin": "dram",
@@ -59,10 +60,22 @@ def device_text(name_or_path: str) -> str:
             f"device '{name_or_path}' is neither built in ({', '.join(built_in())}) nor a file; "
             "name one of those or give the path of a .toml"
         )
+    return _text(path)
+
+
+def read_device_file(path: Path) -> Device:
+    """Like `read_device`, of a file.  MissingFile, DamagedFile where it cannot be read at all."""
+    return read_device(_text(path), str(path))
+
+
+def _text(path: Path) -> str:
+    require_file(path, "a device file")
     try:
         return path.read_text("utf-8")
     except UnicodeDecodeError:
         raise DamagedFile(f"device file {path} is not text in UTF-8") from None
+    except OSError as error:
+        raise MissingFile(f"device file {path} cannot be read: {error.strerror}") from None
 
 
 def read_device(text: str, where: str) -> Device:
@@ -281,6 +294,12 @@ class _Table:
             self.fail(name, str(error))
         if value < 0 or (not value and not zero):
             self.fail(name, f"is {text!r}; it must be above 0")
+        if unit is TIME and value > LONGEST:
+            self.fail(
+                name, f"is {text!r}; no time in a device is longer than {show(LONGEST, TIME)}"
+            )
+        if unit is BANDWIDTH and value < SLOWEST:
+            self.fail(name, f"is {text!r}; it must be at least {show(SLOWEST, BANDWIDTH)}")
         self.reader.figure(self._path(name), value, unit)
         return value
 

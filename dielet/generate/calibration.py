@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dielet.checkpoint.base import Checkpoint
 from dielet.errors import DamagedFile, MissingFile, UsageError
+from dielet.files import require_file
 from dielet.generate.text import Text
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def calibration_hash(path: Path) -> str:
 
 def _read(path: Path) -> bytes:
     """Up to 64 kB, in whole characters."""
+    require_file(path, "a text file")
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dielet.checkpoint.config import read_json, spec_from_config
-from dielet.devices import Device, load_device, read_device, resized
+from dielet.devices import Device, load_device, read_device_file, resized
 from dielet.errors import DamagedFile, DieletError, UsageError
 from dielet.formats.packed import PANEL, WeightFormat
 from dielet.image.file import Image, map_file, open_image
@@ -113,9 +113,7 @@ class ModelFiles:
         """The device that the programs are for."""
         manifest, path = self.manifest, self.path / DEVICE
         device = (
-            read_device(path.read_text("utf-8"), str(path))
-            if DEVICE in manifest.files
-            else load_device(manifest.device)
+            read_device_file(path) if DEVICE in manifest.files else load_device(manifest.device)
         )
         return resized(device, manifest.devices, manifest.chiplets // manifest.devices)
 

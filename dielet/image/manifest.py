@@ -221,7 +221,7 @@ class _Verified:
     """Files of one directory that were hashed before and have not changed since."""
 
     def __init__(self, directory: Path) -> None:
-        name = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:32]
+        name = hashlib.sha256(os.path.realpath(os.fsencode(directory))).hexdigest()[:32]
         self._path = paths.cache_dir("verified", f"{name}.json")
         self._seen: dict[str, str] = {}
         self._new: dict[str, str] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,11 @@ class _Manifest(msgspec.Struct):
 
 def check_replaceable(target: Path) -> None:
     """Raise UsageError unless `target` is nothing yet, an empty directory, or all dielet's."""
+    remedy = "name another directory or remove it"
+    if _leads_nowhere(target):
+        raise UsageError(f"{target} is a link that leads back to itself; {remedy}")
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
-    remedy = "name another directory or remove it"
     if not (target / NAME).is_file():
         raise UsageError(f"{target} exists and is no compiled model; {remedy}")
     try:
@@ -56,6 +59,15 @@ def check_replaceable(target: Path) -> None:
             f"{target} holds {', '.join(strangers[:_NAMED])}{more}, which dielet did not write and "
             "which replacing it would delete; move that away or name another directory"
         )
+
+
+def _leads_nowhere(path: Path) -> bool:
+    """Whether following links from `path` never ends, which `exists` takes for nothing there."""
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 def _is_ours(path: Path, listed: dict[str, Any]) -> bool:

@@ -1,9 +1,14 @@
 """What a user may name: paths of several kinds, hub ids, and what is said of the rest."""
 
+import os
+import threading
+
 import pytest
 
 from dielet.checkpoint import open_checkpoint, open_config
-from dielet.errors import MissingFile, Unsupported
+from dielet.checkpoint.roles import read_roles
+from dielet.errors import DamagedFile, MissingFile, Unsupported
+from dielet.generate.calibration import calibration_hash
 
 from .make import gguf_file, hugging_face, spec, weights
 
@@ -43,3 +48,45 @@ def test_a_model_of_the_hubs_cache_is_called_by_its_id(tmp_path):
     other = tmp_path / "snapshots" / "mine"
     other.parent.mkdir()
     assert open_checkpoint(hugging_face(other, one, weights(one))).spec.name == "mine"
+
+
+PIPES = {
+    "m.gguf": lambda path: open_checkpoint(path),
+    "blob": lambda path: open_checkpoint(path),
+    "f.json": lambda path: open_config(path),
+    "roles.toml": lambda path: read_roles(path),
+    "text.txt": lambda path: calibration_hash(path),
+    "split-00001-of-00002.gguf": lambda path: open_config(path),
+}
+
+
+def refuses_pipes(read, path):
+    """In another thread, which a reader that waits for somebody to write would keep for ever."""
+    found = []
+
+    def call():
+        try:
+            found.append(read(path))
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert found, f"{path} is being waited for"
+    assert isinstance(found[0], DamagedFile), found[0]
+    assert "is a pipe, not a file; give " in str(found[0]) and "\n" not in str(found[0])
+
+
+@pytest.mark.parametrize("name", PIPES)
+def test_a_pipe_is_refused_not_waited_for(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    refuses_pipes(PIPES[name], tmp_path / name)
+
+
+def test_a_pipe_for_weights_is_refused_not_waited_for(tmp_path):
+    one = spec()
+    folder = hugging_face(tmp_path / "m", one, weights(one))
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / "model.safetensors")
+    refuses_pipes(open_checkpoint, folder)

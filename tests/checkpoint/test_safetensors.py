@@ -116,10 +116,10 @@ def test_a_header_longer_than_the_file_is_refused_before_it_is_read(tmp_path):
         SafetensorsFile(path)
 
 
-def test_missing_files_and_directories_are_missing(tmp_path):
+def test_missing_files_and_directories_are_named(tmp_path):
     with pytest.raises(MissingFile, match="no\\.safetensors"):
         SafetensorsFile(tmp_path / "no.safetensors")
-    with pytest.raises(MissingFile):
+    with pytest.raises(DamagedFile, match="is a directory, not a file"):
         SafetensorsFile(tmp_path)
 
 

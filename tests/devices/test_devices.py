@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dielet.devices import COMMANDS, built_in, device_text, load_device, read_device
+from dielet.devices import (
+    COMMANDS,
+    built_in,
+    device_text,
+    load_device,
+    read_device,
+    read_device_file,
+)
 from dielet.devices.text import Places
 from dielet.devices.units import BANDWIDTH, RATE, SIZE, TIME, parse, show
 from dielet.errors import DamagedFile, MissingFile, UsageError
@@ -135,3 +143,22 @@ def test_no_text_breaks_the_reader(text: str) -> None:
     Places(text)
     with pytest.raises(DamagedFile):
         read_device(text, "noise.toml")
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"), [(b"\xff\xfe", "not text in UTF-8"), (b"x = [", "nvalid")]
+)
+def test_a_file_that_is_no_device_is_named(tmp_path: Path, data: bytes, complaint: str) -> None:
+    path = tmp_path / "device.toml"
+    path.write_bytes(data)
+    with pytest.raises(DamagedFile, match=rf"device\.toml.*{complaint}"):
+        read_device_file(path)
+
+
+def test_a_pipe_is_no_device(tmp_path: Path) -> None:
+    path = tmp_path / "device.toml"
+    os.mkfifo(path)
+    with pytest.raises(DamagedFile, match=r"device\.toml is a pipe, not a file"):
+        read_device_file(path)
+    with pytest.raises(MissingFile, match="neither built in"):
+        load_device(str(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from dielet.checkpoint.config import config_json
 from dielet.checkpoint.random import RandomCheckpoint
-from dielet.errors import DamagedFile
+from dielet.errors import DamagedFile, UsageError
 from dielet.host import load_runtime
 from dielet.image import compile_checkpoint
 from tests.models import LLAMA, options
@@ -70,3 +71,35 @@ def test_a_field_that_contradicts_the_rest_is_named(
     finally:
         path.write_bytes(good)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_device_file_that_is_no_text_is_named(directory: Path) -> None:
+    """Its hash in the manifest is right: nobody damaged it on the way."""
+    path, manifest = directory / "device.toml", directory / "manifest.json"
+    good = path.read_bytes(), manifest.read_bytes()
+    bad = b"\xff" + good[0]
+    entries = json.loads(good[1])
+    entries["files"]["device.toml"] = {
+        "nbytes": len(bad), "sha256": hashlib.sha256(bad).hexdigest()
+    }  # fmt: skip
+    path.write_bytes(bad)
+    manifest.write_text(json.dumps(entries))
+    try:
+        with pytest.raises(DamagedFile, match=r"device\.toml is not text in UTF-8"):
+            load_runtime(directory, threads=1)
+    finally:
+        path.write_bytes(good[0])
+        manifest.write_bytes(good[1])
+
+
+def test_a_link_that_leads_to_itself_is_refused_before_anything_is_compiled(
+    tmp_path: Path,
+) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    told: list[str] = []
+    with pytest.raises(UsageError, match="loop is a link that leads back to itself; name another"):
+        compile_checkpoint(
+            RandomCheckpoint(LLAMA, 7), loop, options(), lambda done, total, name: told.append(name)
+        )
+    assert not told and [path.name for path in tmp_path.iterdir()] == ["loop"]
