@@ -31,6 +31,9 @@ class Parser(argparse.ArgumentParser):
         super().exit(status, message)
 
     def error(self, message: str) -> NoReturn:
+        if message.endswith("expected one argument"):
+            # It may have had one that looks like an option.
+            message += "; one that begins with - is written with =, as in --option=-1"
         raise CommandLineError(message, self.format_usage().strip())
 
     def refuse(self, extra: Sequence[str]) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import os
 import re
@@ -14,9 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dielet.analysis.api import Analyzed, examine
 from dielet.analysis.html import page_of, write_html
+from dielet.analysis.schema import Evidence
 from dielet.cli.main import main
 from dielet.files import CannotWrite
 from tests.analysis.make import NEURAL, Maker, engine, toy
@@ -156,6 +159,10 @@ def test_a_browser_draws_it(tmp_path: Path, which: str) -> None:
         lone.slice(engine(0, NEURAL), "i0_0_W0_a_0", 0, 100, kind="linear")
         trace = lone.write(tmp_path / "lone.pb")
     done = examine(trace)
+    if which == "toy":
+        read = Evidence("achieved", 340_706_071_908.3, "bytes/s")
+        told = replace(done.found.findings[0], evidence=(read,))
+        done = dataclasses.replace(done, found=replace(done.found, findings=(told,)))
     page = write_html(done, tmp_path / "page.html", 3000)
     assert BROWSER is not None
     profile = f"--user-data-dir={tmp_path / 'profile'}"
@@ -172,5 +179,7 @@ def test_a_browser_draws_it(tmp_path: Path, which: str) -> None:
     for finding in done.found.findings:
         assert f"<h3>{finding.title}</h3>" in dom
     if which == "toy":
+        assert "<dd>achieved: 341 GB/s</dd>" in dom
+        assert "<b>1,666,667</b>" in dom  # a token in 600 ns
         assert "hollow: bytes of scratchpad or shared memory" in dom
         assert "without operations, so without a place here: weight_copy, copy" in dom

@@ -91,6 +91,8 @@ def test_diff_on_the_page(path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     [
         (["--window", "5"], "two times in ms"),
         (["--window", "2:1"], "two times in ms"),
+        (["--window", "-1:2"], "one that begins with - is written with ="),
+        (["--window=-1:2"], "two times in ms"),
         (["--what-if", "linear"], "KIND=FACTOR"),
         (["--what-if", "linear=-1"], "KIND=FACTOR"),
         (["--what-if", "linear=nan"], "KIND=FACTOR"),
