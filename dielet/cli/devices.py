@@ -23,32 +23,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--calibrate", action="store_true",
-        help="measure the host by single commands, never by a model; takes a minute",
+        help="measure the host by single commands, never by the model asked about; takes a minute",
     )  # fmt: skip
     parser.add_argument("--toml", action="store_true", help="print the file, to copy and edit")
 
 
 def run(args: argparse.Namespace, console: Console) -> None:
-    from dielet.devices import built_in, load_device
+    from dielet.devices import built_in
+    from dielet.simulator.calibrated import named_device
 
     if args.calibrate:
         if args.name not in (None, "host"):
             raise UsageError(f"only the host can be measured, not {args.name}")
         _calibrate(console)
     elif args.name is None:
-        devices = [load_device(name) for name in built_in()]
+        devices = [named_device(name) for name in built_in()]
         console.result({"devices": [_summary(device) for device in devices]})
         console.out(table({device.name: _line(device) for device in devices}))
     else:
-        _show(_find(args.name), args.toml, console)
-
-
-def _find(name: str) -> Device:
-    """The device; the host as it was measured, if it was."""
-    from dielet.devices import load_device
-    from dielet.simulator.calibrate import calibrated_host
-
-    return (calibrated_host() if name == "host" else None) or load_device(name)
+        _show(named_device(args.name), args.toml, console)
 
 
 def _summary(device: Device) -> dict[str, Any]:
@@ -91,7 +84,8 @@ def _calibrate(console: Console) -> None:
     from time import perf_counter
 
     from dielet.devices import read_device
-    from dielet.simulator.calibrate import calibrate, calibrated_path, host_toml
+    from dielet.simulator.calibrate import calibrate, host_toml
+    from dielet.simulator.calibrated import calibrated_path, named_device
 
     begin = perf_counter()
     console.note("measuring this machine by single commands; it should have nothing else to do")
@@ -101,4 +95,4 @@ def _calibrate(console: Console) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text.encode())
     console.note(f"measured in {duration(perf_counter() - begin)}; kept in {path}")
-    _show(_find("host"), False, console)
+    _show(named_device("host"), False, console)

@@ -109,7 +109,7 @@ def _check_code(path: Path) -> str:
 
 
 def _check_device(path: Path) -> str:
-    from dielet.simulator.calibrate import calibrated_host
+    from dielet.simulator.calibrated import calibrated_host
 
     calibrated_host()
     return ""

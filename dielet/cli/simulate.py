@@ -67,6 +67,13 @@ def run(args: argparse.Namespace, console: Console) -> None:
     options = _options(args)
     settings = parse_settings(args.set)
     several = any(len(values) > 1 for values in settings.values())
+    if args.sensitivity and (several or args.csv or args.plot):
+        raise UsageError(
+            "--sensitivity varies the assumed figures itself and prints a table: give --set one "
+            "value per name, and leave --csv and --plot out"
+        )
+    if args.plot and not args.plot.lower().endswith(".svg"):
+        raise UsageError(f"--plot {args.plot}: pictures are SVG; give a name that ends in .svg")
     if (args.csv or args.plot) and not settings:
         raise UsageError("--csv and --plot need something to vary: give --set NAME=VALUE,VALUE")
     if args.profile is not None and (several or args.sensitivity):
@@ -111,18 +118,14 @@ def _write_profile(p: Prediction, args: argparse.Namespace, console: Console) ->
 
 
 def _device(name: str, console: Console) -> Device:
-    from dielet.devices import load_device
-    from dielet.simulator.calibrate import calibrated_host
+    from dielet.simulator.calibrated import calibrated_host, named_device
 
-    if name != "host":
-        return load_device(name)
-    measured = calibrated_host()
-    if measured is None:
+    if name == "host" and calibrated_host() is None:
         console.note(
             "the host's built-in figures are those of another machine; "
             "run `dielet devices host --calibrate`"
         )
-    return measured or load_device(name)
+    return named_device(name)
 
 
 def _options(args: argparse.Namespace) -> Any:

@@ -5,6 +5,7 @@ Sizes are bytes, bandwidths bytes per second, times picoseconds, rates operation
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -102,7 +103,8 @@ class Figure:
 
     @property
     def assumed(self) -> bool:
-        return self.source.startswith("assumed")
+        """Whether it is, or a part of it: `source: PCIe 5.0 (x16 assumed)`."""
+        return re.search(r"\bassumed\b", self.source) is not None
 
     def __str__(self) -> str:
         return show(self.value, self.unit) if self.unit else str(self.value)

@@ -7,9 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dielet.checkpoint.spec import ModelSpec
-from dielet.devices import Device, load_device
+from dielet.devices import Device
 from dielet.image import CompileOptions
-from dielet.simulator.model import Lowered, Programs, Source, configured, open_source, spec_source
+from dielet.simulator.calibrated import named_device
+from dielet.simulator.model import (
+    Lowered,
+    Programs,
+    Source,
+    configured,
+    open_source,
+    option_value,
+    spec_source,
+)
 from dielet.simulator.predict import Prediction, predict
 
 if TYPE_CHECKING:
@@ -26,7 +35,7 @@ def simulate(
     *,
     batch: int = 1,
     threads: int | None = None,
-    changes: Mapping[str, str] | None = None,
+    changes: Mapping[str, str | int] | None = None,
     lowered: Lowered | None = None,
     **options: Any,
 ) -> Prediction:
@@ -38,15 +47,15 @@ def simulate(
     options by name, as `dielet simulate --set` takes them.  lowered: a dict to keep programs in
     from call to call on one `Source`.  options: further compile options.
     """
-    changes = dict(changes or {})
+    texts = {name: str(value) for name, value in (changes or {}).items()}
     given = {"prompt_tokens": prompt_tokens, "new_tokens": new_tokens, "batch": batch}
-    given |= {name: int(changes.pop(name)) for name in OWN if name in changes}
+    given |= {name: option_value(name, texts.pop(name)) for name in OWN if name in texts}
     threads = given.pop("threads", threads)
     if given["batch"] > 1:
         options.setdefault("batch_sizes", (given["batch"],))
     source = _source(model, CompileOptions.of(**options))
-    chosen = device if isinstance(device, Device) else load_device(str(device))
-    source, chosen = configured(source, chosen, changes)
+    chosen = device if isinstance(device, Device) else named_device(str(device))
+    source, chosen = configured(source, chosen, texts)
     return predict(Programs(source, chosen, lowered), source.name, workers=threads, **given)
 
 

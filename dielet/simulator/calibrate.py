@@ -19,15 +19,15 @@ from time import perf_counter_ns
 import numpy as np
 
 import dielet
-from dielet import paths
 from dielet.checkpoint.random import RandomCheckpoint
 from dielet.checkpoint.spec import ModelSpec
 from dielet.codegen import host_target
-from dielet.devices import Device, device_text, read_device
+from dielet.devices import device_text
 from dielet.formats.cache import position_bytes
 from dielet.formats.packed import WeightFormat
 from dielet.formats.parallel import available_cores
 from dielet.host import load_runtime
+from dielet.host.limits import probes
 from dielet.host.runtime import Execution
 from dielet.image import CompileOptions, compile_checkpoint
 from dielet.program.buffers import make_buffer
@@ -59,6 +59,7 @@ FORMATS = ("bf16", "int8g32m", "int8g32", "int8g64", "int8g128", "int4g32m", "in
 POSITIONED = ((64, 4, 2), (128, 8, 4))
 # Head size, queries per KV head, number format of the cache.
 SHAPES = ((128, 2, "bf16"), (64, 3, "bf16"), (128, 4, "bf16"), (128, 2, "int8"), (64, 3, "int8"))
+PEAKS = {"int8": "int8", "bf16": "bf16", "fp32": "f32"}  # a probe's name and the device file's
 Say = Callable[[str], None]
 
 
@@ -74,17 +75,7 @@ class Measured:
     launch: float = 0.0
     latency: float = 0.0
     alongside: float = 1.0
-
-
-def calibrated_path() -> Path:
-    """Where the calibrated host device is kept."""
-    return paths.cache_dir("devices", "host.toml")
-
-
-def calibrated_host() -> Device | None:
-    """The host as measured on this machine, if it has been."""
-    path = calibrated_path()
-    return read_device(path.read_text("utf-8"), str(path)) if path.is_file() else None
+    peaks: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -108,6 +99,7 @@ def calibrate(say: Say = lambda text: None, scope: Scope | None = None) -> Measu
     say(f"a stream from memory starts in {found.latency:.0f} ns")
     found.alongside = _alongside(bench, workers)
     say(f"beside others a core keeps {found.alongside:.0%} of its speed")
+    _measure_peaks(found, say)
     _measure_linears(bench, found, scope, say)
     _measure_memory(bench, found, workers, say)
     for D, G, kv in SHAPES:
@@ -121,6 +113,13 @@ def calibrate(say: Say = lambda text: None, scope: Scope | None = None) -> Measu
         for commands in _small(rows):
             _rate(bench, found, commands, rows, say)
     return found
+
+
+def _measure_peaks(found: Measured, say: Say) -> None:
+    """Operations per second of one core by number format, for the commands that have no rates."""
+    for kind, name in PEAKS.items():
+        found.peaks[name] = probes().rate(kind, 1)
+        say(f"{name}: one core computes at most {found.peaks[name] / 1e9:.0f} GOP/s")
 
 
 def _measure_linears(bench: Bench, found: Measured, scope: Scope, say: Say) -> None:
@@ -392,10 +391,13 @@ def host_toml(found: Measured) -> str:
         r"\A(#.*\n)+", f"# Measured by `dielet devices host --calibrate`: {made}.\n", text
     )
     head, _, memories = text.partition("[memory.dram]\n")
+    head = _set(head, "about", '"this machine\'s cores, as measured here"')
     head = _set(head, "setup", _time(found.setup))
     head = _set(head, "launch", _time(found.launch)) if found.launch else head
     head = _set(head, "dram", _bandwidth(found.alone))
     head = _set(head, "alongside", f"{found.alongside * 100:.0f}  # measured: percent")
+    for name, rate in found.peaks.items():
+        head = _set(head, name, f'"{rate / 1e6:.1f} MOP/s"  # measured: a probe on one core')
     memories = _set(memories, "bandwidth", _bandwidth(found.together))
     memories = _set(memories, "latency", _time(found.latency))
     memories = _set(memories, "engine", _time(found.signal))

@@ -14,7 +14,7 @@ from dielet.checkpoint.names import EMBEDDING, HEAD
 from dielet.checkpoint.open import open_checkpoint, open_config
 from dielet.checkpoint.random import RandomCheckpoint
 from dielet.checkpoint.spec import ModelSpec
-from dielet.devices import Device, overridden
+from dielet.devices import Device, overridden, read_device
 from dielet.errors import MissingFile, Unsupported, UsageError
 from dielet.formats.packed import WeightFormat
 from dielet.image import CompileOptions, ModelFiles, open_directory
@@ -48,6 +48,8 @@ class Source:
     tensors: Mapping[str, Stored]
     options: CompileOptions
     int8: frozenset[str] = frozenset()  # linears of an int4 model that were kept in int8
+    files: ModelFiles | None = None  # of a compiled model, whose programs are walked as they are
+    settled: CompileOptions | None = None  # those that `files` were compiled with
 
     @property
     def name(self) -> str:
@@ -89,6 +91,13 @@ def _compiled(files: ModelFiles, options: CompileOptions) -> Source:
     tensors[EMBEDDING] = embedding
     tensors.setdefault(HEAD, embedding)
     default = CompileOptions()
+    shares = (*files.decoder.table.shares, *files.head.table.shares)
+    of_device: dict[str, Any] = {
+        "chiplets": m.chiplets // m.devices,
+        "num_devices": m.devices,
+        # A sum that is split leaves shares which begin further on in a linear's inputs.
+        "partition": "column_row" if any(share.k_lo for share in shares) else "column",
+    }
     settled: dict[str, Any] = {
         "weights": m.weights,
         "max_seq_len": m.max_seq_len,
@@ -98,11 +107,16 @@ def _compiled(files: ModelFiles, options: CompileOptions) -> Source:
         "batch_sizes": m.batch_sizes,
     }
     open_ = {n: v for n, v in settled.items() if getattr(options, n) == getattr(default, n)}
+    if set(options.batch_sizes) <= set(m.batch_sizes):
+        open_["batch_sizes"] = m.batch_sizes
     if options.max_seq_len is not None:
         open_.pop("kv_ladder", None)
     kept = {name for name, known in tensors.items() if known.kept_formats[0].kind == "int8"}
     int8 = frozenset(kept if m.weights == "int4" else ())
-    return Source(m.spec, tensors, replace(options, **open_), int8)
+    return Source(
+        m.spec, tensors, replace(options, **open_), int8, files,
+        replace(default, **settled, **of_device),
+    )  # fmt: skip
 
 
 Lowered = dict[object, tuple[Planner, dict[Shape, Program]]]
@@ -121,6 +135,8 @@ class Programs:
         if key not in lowered:
             lowered[key] = (self._plan(source, device), {})
         self.planner, self._known = lowered[key]
+        same = source.options == source.settled and _is_of(source, device)
+        self._files = source.files if same else None
         self.device = replace(
             device, devices=self.planner.device.devices, chiplets=self.planner.device.chiplets
         )
@@ -140,10 +156,16 @@ class Programs:
 
     def find(self, shape: Shape) -> Program:
         if shape not in self._known:
-            program = self.planner.program(shape)
-            check_shared(self.device, [program])
-            self._known[shape] = program
+            self._known[shape] = self._program(shape)
         return self._known[shape]
+
+    def _program(self, shape: Shape) -> Program:
+        """As it was compiled, or lowered now."""
+        if self._files is not None:
+            return self._files.program(shape.name)
+        program = self.planner.program(shape)
+        check_shared(self.device, [program])
+        return program
 
     def head(self, rows: int) -> Shape:
         sizes = sorted({*self.planner.batch_sizes, HEAD_ROWS})
@@ -159,16 +181,36 @@ def _structure(device: Device) -> object:
     return repr((fixed, device.shared_memory, engines, sizes, links))
 
 
+def _is_of(source: Source, device: Device) -> bool:
+    """Whether the model was compiled for this device, be its rates and times what they may."""
+    if source.files is None:
+        return False
+    described = read_device(source.files.device().text, source.files.manifest.device)
+    return _structure(described) == _structure(device)
+
+
+def _as_compiled(source: Source, device: Device) -> Source:
+    """With the chiplets, devices and partition that a model for this device was compiled with."""
+    if source.settled is None or not _is_of(source, device):
+        return source
+    names = OF_DEVICE.values()
+    open_ = {n: getattr(source.settled, n) for n in names if getattr(source.options, n) is None}
+    return replace(source, options=replace(source.options, **open_))
+
+
 def configured(source: Source, device: Device, changes: Mapping[str, str]) -> tuple[Source, Device]:
     """The model and the device with `--set` changes: of sizes, options, or device figures."""
+    source = _as_compiled(source, device)
     options: dict[str, Any] = {}
     sizes: dict[str, int] = {}
     figures: dict[str, str] = {}
     for name, text in changes.items():
-        if name in SIZES and not (name == "layers" and _option(name, text) <= source.spec.layers):
-            sizes[name] = _option(name, text)
+        if name in SIZES and not (
+            name == "layers" and option_value(name, text) <= source.spec.layers
+        ):
+            sizes[name] = option_value(name, text)
         elif name in OPTIONS:
-            options[name] = _option(name, text)
+            options[name] = option_value(name, text)
         else:
             figures[name] = text
             if name in OF_DEVICE:
@@ -188,7 +230,8 @@ def _resized(source: Source, sizes: dict[str, int]) -> Source:
     return spec_source(spec, replace(source.options, weights=weights))
 
 
-def _option(name: str, text: str) -> Any:
+def option_value(name: str, text: str) -> Any:
+    """A compile option or a size as `--set` writes it.  UsageError when it is no whole number."""
     if name == "weights":
         return text
     try:

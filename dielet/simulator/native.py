@@ -11,7 +11,7 @@ from dielet.codegen.function import Function, Module, Pointer, Var
 from dielet.codegen.single import single_function
 from dielet.codegen.values import I64, PTR, Value
 from dielet.errors import InternalError
-from dielet.simulator.tasks import BYTE, MAX_LEGS, Tasks, Walk
+from dielet.simulator.tasks import BYTE, Tasks, Walk
 from dielet.simulator.walk import NEVER
 
 SYMBOL = "simulator_walk"
@@ -23,10 +23,12 @@ INPUTS = (
 )  # fmt: skip
 OUTPUTS = ("start", "end", "limiter", "cause")  # per task
 PER_LANE = ("taken", "free", "last", "running", "event", "begun", "computed", "open")
-PER_SLOT = ("leg", "work", "rate", "since", "finish", "held_at", "place", "joined", "active")
+PER_SLOT = (
+    "leg", "work", "rate", "since", "finish", "held_at", "place", "joined", "active", "owner",
+)  # fmt: skip
 PER_RESOURCE = ("mark", "left", "users")
 ARRAYS = (*INPUTS, *OUTPUTS, *PER_LANE, *PER_SLOT, *PER_RESOURCE)
-COUNTS = ("lanes", "tasks", "resources")
+COUNTS = ("lanes", "tasks", "resources", "slots")  # slots: the most legs of any task
 
 
 def walk_module(fused: bool) -> Module:
@@ -41,7 +43,7 @@ class _Writer:
     def __init__(self, k: Function) -> None:
         self.k = k
         table = Pointer(k.args[0], I64)
-        self.lanes, self.tasks, self.resources = (table[i] for i in range(len(COUNTS)))
+        self.lanes, self.tasks, self.resources, self.slots = (table[i] for i in range(len(COUNTS)))
         self.a = {
             name: k.pointer(table[i], I64) for i, name in enumerate(ARRAYS, start=len(COUNTS))
         }
@@ -106,8 +108,8 @@ class _Writer:
             first, last = a["leg_first"][task], a["leg_first"][task + 1]
             a["open"][lane] = last - first
             with k.loop(first, last) as leg:
-                self.open_leg(lane * MAX_LEGS + (leg - first), leg)
-        with k.loop(lane * MAX_LEGS, lane * MAX_LEGS + MAX_LEGS) as slot:
+                self.open_leg(lane * self.slots + (leg - first), leg)
+        with k.loop(lane * self.slots, (lane + 1) * self.slots) as slot:
             here = (a["leg"][slot] >= 0) & a["finish"][slot].eq(now)
             with k.when(here):
                 self.touch(a["leg"][slot])
@@ -158,8 +160,8 @@ class _Writer:
     def next_event(self, lane: Value) -> None:
         k, a = self.k, self.a
         first = k.var(k.i64(NEVER))
-        with k.when(a["open"][lane] > 0), k.loop(MAX_LEGS) as i:
-            slot = lane * MAX_LEGS + i
+        with k.when(a["open"][lane] > 0), k.loop(self.slots) as i:
+            slot = lane * self.slots + i
             finish = (a["leg"][slot] < 0).choose(k.i64(NEVER), a["finish"][slot])
             first.value = k.minimum(finish, first.value)
         with k.when(a["open"][lane].eq(0)):
@@ -235,7 +237,7 @@ class _Writer:
             work = a["work"][slot] - old * (now - a["since"][slot])
             a["work"][slot], a["rate"][slot], a["since"][slot] = work, rate, now
             a["finish"][slot] = now + (work + rate - 1) // rate
-        self.next_event(slot // MAX_LEGS)
+        self.next_event(a["owner"][slot])
 
 
 @contextmanager
@@ -256,15 +258,21 @@ def walk(tasks: Tasks) -> Walk:
     arrays["lane_tasks"] = np.argsort(tasks.lane, kind="stable").astype(np.int64)
     counts = np.bincount(tasks.lane, minlength=tasks.lanes)
     arrays["lane_first"] = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    slots = tasks.lanes * MAX_LEGS
-    sizes = {OUTPUTS: n, PER_LANE: tasks.lanes, PER_SLOT: slots, PER_RESOURCE: resources}
+    slots = int(np.diff(tasks.leg_first).max(initial=0))
+    sizes = {
+        OUTPUTS: n,
+        PER_LANE: tasks.lanes,
+        PER_SLOT: tasks.lanes * slots,
+        PER_RESOURCE: resources,
+    }
     for names, size in sizes.items():
         arrays |= {name: np.zeros(max(size, 1), np.int64) for name in names}
     for name in ("end", "limiter", "cause", "last", "running", "leg"):
         arrays[name].fill(-1)
     arrays["event"].fill(NEVER)
+    arrays["owner"] = np.repeat(np.arange(tasks.lanes, dtype=np.int64), slots)
     addresses = [arrays[name].ctypes.data for name in ARRAYS]
-    table = np.array([tasks.lanes, n, resources, *addresses], np.int64)
+    table = np.array([tasks.lanes, n, resources, slots, *addresses], np.int64)
     left = _function()(table.ctypes.data)
     if left:
         raise InternalError(f"{left} tasks wait for each other")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from dielet.codegen.worker import MAX_WORKERS
 from dielet.devices import Device
 from dielet.errors import CapacityError, UsageError
 from dielet.program import Shape
@@ -221,6 +222,8 @@ def predict(
             f"prompt_tokens {prompt_tokens}, new_tokens {new_tokens} and batch {batch} must be at "
             "least 1"
         )
+    if workers is not None and not 1 <= workers <= MAX_WORKERS:
+        raise UsageError(f"{workers} threads: must be from 1 to {MAX_WORKERS}")
     planner = programs.planner
     if batch not in planner.batch_sizes:
         raise UsageError(

@@ -20,8 +20,8 @@ I64 = NDArray[np.int64]
 
 PER_SECOND = 1000  # capacities are kept in bytes per millisecond
 BYTE = 10**9  # what a byte counts for: bytes per millisecond times picoseconds
-MAX_LEGS = 4
 MAX_LEG_BYTES = (1 << 62) // BYTE
+LONGEST = 10**16  # ps of one program: far from where sums of times would wrap
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,6 @@ def make_tasks(tasks: Sequence[Task], capacities: Sequence[int], lanes: int) -> 
     """Arrays from tasks; `capacities` in bytes per second."""
     legs = [leg for task in tasks for leg in task.legs]
     waits = [wait for task in tasks for wait in task.waits]
-    for number, task in enumerate(tasks):
-        if len(task.legs) > MAX_LEGS:
-            raise InternalError(f"task {number} has {len(task.legs)} legs, at most {MAX_LEGS}")
     for nbytes, path in legs:
         if not (0 < nbytes <= MAX_LEG_BYTES and path):
             raise InternalError(f"a leg of {nbytes} bytes over resources {path} cannot be")

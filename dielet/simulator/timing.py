@@ -19,7 +19,7 @@ from dielet.program.records import BOUNDS, Execution, Lane
 from dielet.simulator import native
 from dielet.simulator.costs import Costs, Work
 from dielet.simulator.machine import Machine
-from dielet.simulator.tasks import MAX_LEG_BYTES, PER_SECOND, Tasks, Walk
+from dielet.simulator.tasks import LONGEST, MAX_LEG_BYTES, PER_SECOND, Tasks, Walk
 
 I64 = NDArray[np.int64]
 COMPUTE, MEMORY, LINK, WAIT, SETUP = range(len(BOUNDS))
@@ -153,7 +153,9 @@ def simulate_program(
     if device.local_memory:
         builder = _queues(program, machine, costs)
     else:
-        builder = _workers(program, machine, costs, workers or program.chiplets)
+        builder = _workers(
+            program, machine, costs, program.chiplets if workers is None else workers
+        )
     tasks = builder.tasks(machine)
     return Timing(
         program=program,
@@ -209,6 +211,7 @@ class _Builder:
                 f"one command moves {largest / 1e9:.1f} GB; the simulator takes at most "
                 f"{MAX_LEG_BYTES / 1e9:.1f} GB: divide the model over more chiplets"
             )
+        self._check_length(legs, machine)
         for work in self._works:
             for name, nbytes in work.moved:
                 self.moved[name] = self.moved.get(name, 0) + nbytes
@@ -226,6 +229,21 @@ class _Builder:
             path=_array([resource for leg in legs for resource in leg[1]]),
             capacity=_array([max(1, rate // PER_SECOND) for rate in machine.rates]),
         )
+
+    def _check_length(self, legs: list[tuple[int, tuple[int, ...]]], machine: Machine) -> None:
+        """Raise Unsupported when times, all one after the other, could not be told in ps."""
+        nbytes = np.repeat([float(leg[0]) for leg in legs], [len(leg[1]) for leg in legs])
+        rates = np.array([float(rate) for rate in machine.rates])
+        path = _array([resource for leg in legs for resource in leg[1]])
+        total = 1e12 * float((nbytes / rates[path]).sum()) if legs else 0.0
+        total += sum(float(work.setup) + float(work.compute) for work in self._works)
+        total += sum(map(float, self._delays))
+        if total > LONGEST:
+            raise Unsupported(
+                f"the commands of one program take {total / 1e12:.3g} s one after the other; the "
+                f"simulator takes at most {LONGEST / 1e12:.0f} s: are the device's rates and times "
+                "as meant?"
+            )
 
 
 def _array(values: list[int]) -> I64:

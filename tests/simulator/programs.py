@@ -34,7 +34,7 @@ def cases(draw: st.DrawFn, most: int = 14) -> Case:
                 lane=draw(st.integers(0, LANES - 1)),
                 setup=draw(st.sampled_from([0, 0, 40, 700])),
                 compute=draw(st.sampled_from([0, 0, 900, 100_000, 2_000_000])),
-                legs=draw(st.lists(legs, max_size=3)),
+                legs=draw(st.lists(legs, max_size=6)),
                 waits=draw(st.lists(back, max_size=2)) if number else [],
             )
         )

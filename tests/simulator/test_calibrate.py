@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dielet.devices import load_device, read_device
+from dielet.cli.main import main
+from dielet.devices import device_text, load_device, read_device
 from dielet.program.commands import ENTRIES
 from dielet.program.commands import Run as Bound
-from dielet.simulator import simulate, simulate_program
+from dielet.simulator import calibrated, simulate, simulate_program
 from dielet.simulator.calibrate import (
     Measured,
     Scope,
@@ -17,15 +18,17 @@ from dielet.simulator.calibrate import (
     _linears,
     _small,
     calibrate,
-    calibrated_host,
     host_toml,
 )
+from dielet.simulator.calibrated import calibrated_host
 from dielet.simulator.microbench import Bench
 from tests.models import LLAMA, QWEN, plan
 
+CONFIG = Path(__file__).parent / "configs" / "qwen3-1.7b.json"
 FOUND = Measured(
     rates={"linear int8g128.k512 1": 7e10, "linear int8g128.k2048 1": 8e10, "rmsnorm bf16 1": 5e10},
     alone=3e10, together=4e10, setup=30.0, signal=50.0, launch=25000.0, latency=90.0,
+    peaks={"int8": 7e11, "bf16": 3e11, "f32": 1e11},
 )  # fmt: skip
 
 
@@ -36,6 +39,7 @@ def test_what_was_measured_is_read_back() -> None:
     assert (core.setup, core.port["dram"], device.launch) == (30_000, 30 * 10**9, 25_000_000)
     assert device.memory["dram"].bandwidth == 40 * 10**9
     assert core.alongside == 100
+    assert core.peak == {"int8": 7 * 10**11, "bf16": 3 * 10**11, "f32": 10**11}
     assert device.memory["dram"].latency == 90_000 and device.signal.chiplet == 50_000
     assert core.commands == load_device("host").engine["core"].commands
     assert simulate(LLAMA, device, 8, 4, max_seq_len=64).tpot_s > 0
@@ -61,6 +65,25 @@ def test_the_cache_keeps_one_calibration(tmp_path: Path, monkeypatch: pytest.Mon
     assert calibrated_host() == read_device(host_toml(FOUND), str(path))
 
 
+def test_the_calibrated_host_is_what_host_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "host.toml"
+    monkeypatch.setattr(calibrated, "calibrated_path", lambda: path)
+    before = simulate(LLAMA, "host", 8, 4, max_seq_len=64)
+    path.write_text(host_toml(FOUND))
+    after = simulate(LLAMA, "host", 8, 4, max_seq_len=64)
+    assert before.device.text == device_text("host")
+    assert after.device == calibrated_host() and after.tpot_s != before.tpot_s
+    assert main(["devices"]) == 0
+    assert "this machine's cores, as measured here" in capsys.readouterr().out
+    path.write_text("name = 3")
+    for command in (["devices"], ["simulate", str(CONFIG), "--device", "host"]):
+        assert main(command) == 1
+        message = capsys.readouterr().err
+        assert "--calibrate`, or delete the file" in message and str(path) in message
+
+
 def test_single_commands_are_timed() -> None:
     bench = Bench()
     linears = list(_linears("int8g128", 512, 1, 256))[:50]
@@ -83,4 +106,8 @@ def test_this_machine_can_be_measured() -> None:
     assert {"linear int8g64.k512 1", "linear int8g64+residual.k2048 1"} <= set(rates)
     kinds = {name.split()[0] for name in rates}
     assert {"attention", "rmsnorm", "rotary", "kv_append", "select"} <= kinds
-    assert len(said) == len(rates) + 6
+    assert len(said) == len(rates) + 6 + 3
+    # No linear that was measured is faster than the probe, but for what clocks do meanwhile.
+    peaks = device.engine["core"].peak
+    assert max(r for n, r in rates.items() if n.startswith("linear")) < 1.2 * peaks["int8"]
+    assert peaks["int8"] > peaks["bf16"] > peaks["f32"] > 10**9

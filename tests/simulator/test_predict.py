@@ -13,8 +13,9 @@ import pytest
 
 import dielet
 from dielet.cli.main import main
-from dielet.errors import CapacityError, MissingFile, UsageError
-from dielet.simulator import simulate
+from dielet.devices import load_device
+from dielet.errors import CapacityError, DieletError, MissingFile, Unsupported, UsageError
+from dielet.simulator import calibrated, simulate
 from dielet.simulator.sweep import parse_settings, sweep
 from tests.models import LLAMA, QWEN, compiled
 
@@ -22,6 +23,14 @@ CONFIGS = Path(__file__).parent / "configs"
 QWEN_17B, LLAMA_8B, LLAMA_70B = (
     CONFIGS / f"{name}.json" for name in ("qwen3-1.7b", "llama-3-8b", "llama-3-70b")
 )
+
+
+@pytest.fixture(autouse=True)
+def _as_built_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host is the built-in one, whether this machine was measured or not."""
+    monkeypatch.setattr(calibrated, "calibrated_host", lambda: None)
+
+
 KEYS = {"device", "ttft_s", "tpot_s", "decode_tok_s", "bound_by", "bytes", "programs"}
 
 
@@ -130,6 +139,38 @@ def test_a_compiled_model_is_simulated_as_it_was_compiled(tmp_path: Path) -> Non
     assert elsewhere.clock.programs.planner.weights == "int4"
 
 
+@pytest.mark.parametrize(
+    ("device", "options", "lanes"),
+    [
+        ("rebel100", {"chiplets": 2, "partition": "column"}, {"c0", "c1"}),
+        ("rebel100", {"num_devices": 2, "chiplets": 1}, {"c0", "c1"}),
+        ("host", {"chiplets": 1}, {"worker 0"}),
+    ],
+    ids=str,
+)
+def test_a_directory_has_its_own_chiplets_devices_and_partition(
+    tmp_path: Path, device: str, options: dict, lanes: set[str]
+) -> None:
+    files = compiled(tmp_path / "m", QWEN, weights="bf16", device=device, **options)
+    found = simulate(files.path, device, 20, 4)
+    for stage in found.stages():
+        for timing in found.clock.timings(stage):
+            assert timing.program == files.program(timing.program.name)
+            assert {name.split(".")[0] for name in timing.lane_names} == lanes
+    count = options.get("num_devices", 1), options["chiplets"]
+    assert (found.device.devices, found.device.chiplets) == count
+    launched = simulate(files.path, device, 20, 4, changes={"launch": "x2"})
+    assert launched.clock.programs._files is not None and launched.tpot_s > found.tpot_s
+    # What is lowered anew keeps them; what is asked for goes before them.
+    fewer = simulate(files.path, device, 20, 4, changes={"layers": 1})
+    assert fewer.clock.programs._files is None
+    assert (fewer.device.devices, fewer.device.chiplets) == count
+    partition = options.get("partition", "column_row" if device == "rebel100" else "column")
+    assert fewer.clock.programs.planner.partition == partition
+    more = simulate(files.path, device, 20, 4, changes={"chiplets": 4})
+    assert more.device.chiplets == 4 and more.device.devices == count[0]
+
+
 def test_settings() -> None:
     assert parse_settings(["a=1,2", "b.c=0.6 TB/s"]) == {"a": ["1", "2"], "b.c": ["0.6 TB/s"]}
     for bad in ("a", "a=", "=1", "a=1,,2"):
@@ -183,11 +224,20 @@ def test_what_is_refused() -> None:
         ({"prompt_tokens": 100, "new_tokens": 2, "max_seq_len": 64}, CapacityError, "context of"),
         ({"device": "cray"}, MissingFile, "neither built in"),
         ({"colour": 3}, UsageError, "no option 'colour'"),
+        ({"changes": {"prompt_tokens": "abc"}}, UsageError, "prompt_tokens=abc: a whole number"),
+        ({"changes": {"batch": "abc"}}, UsageError, "batch=abc: a whole number"),
+        ({"changes": {"engine.neural.setup": "1000000 s"}}, DieletError, "longer than 1 s"),
+        ({"threads": -1}, UsageError, "-1 threads: must be from 1 to 64"),
+        ({"threads": 0, "device": "host"}, UsageError, "0 threads: must be from 1 to 64"),
+        ({"changes": {"threads": 65}, "device": "host"}, UsageError, "65 threads"),
     ):
         with pytest.raises(error, match=complaint):
             simulate(LLAMA, **given)
     with pytest.raises(MissingFile):
         simulate("/nonexistent/config.json")
+    slow = {"engine.neural.peak.bf16": "1 OP/s", "layers": 1}
+    with pytest.raises(Unsupported, match="one after the other"):
+        assert simulate(QWEN_17B, changes=slow).tpot_s
 
 
 # The command line.
@@ -213,6 +263,8 @@ def test_simulate_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main([*argv, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["points"]) == 4
     assert main(["simulate", str(QWEN_17B), "--plot", files[1]]) == 2
+    assert main([*argv, "--plot", str(tmp_path / "out.png")]) == 2
+    assert not (tmp_path / "out.png").exists()
 
 
 def test_sensitivity(capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,6 +274,17 @@ def test_sensitivity(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)["sensitivity"]
     figures = [row["figure"] for row in found]
     assert "engine.task_dma.setup" in figures and "memory.dram.bandwidth" not in figures
+    assert "engine.neural_dma.slots" in figures
+    for more in (["--csv", "x.csv"], ["--plot", "x.svg"], ["--set", "chiplets=1,2"]):
+        assert main([*argv, *more]) == 2
+        assert "--sensitivity varies the assumed figures itself" in capsys.readouterr().err
+
+
+def test_a_figure_that_is_assumed_in_part_is_assumed() -> None:
+    for name in ("atom", "atom-x4"):
+        figures = {f.path: f for f in load_device(name).figures}
+        assert figures["link.host.bandwidth"].assumed
+        assert not figures["memory.dram.bandwidth"].assumed
 
 
 def test_devices_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:

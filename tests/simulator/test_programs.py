@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -9,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dielet.devices import load_device, overridden
+from dielet.devices import device_text, load_device, overridden, read_device
 from dielet.devices.device import Device
 from dielet.errors import Unsupported
 from dielet.program import Command, Operand, Program, Region
 from dielet.program.commands import ENTRIES, Run
 from dielet.program.records import BOUNDS
 from dielet.program.types import Queue
-from dielet.simulator import Timing, simulate_program
+from dielet.simulator import Timing, simulate_program, walk
 from dielet.simulator.costs import Costs, Rates, interpolated
 from dielet.simulator.machine import Machine, Place, mesh_route
 from dielet.simulator.tasks import PER_SECOND
@@ -195,6 +196,35 @@ def test_one_transfer(kind: str, x: str, y: str, engine: str, rate: float, fixed
 def test_a_command_that_moves_too_much_is_refused() -> None:
     with pytest.raises(Unsupported, match="divide the model over more chiplets"):
         one(copy("copy", "kv", "shared.0", 5 * 10**9), load_device("rebel100"), "task_dma")
+
+
+def test_a_memory_for_every_space() -> None:
+    """An append then touches five; generated code and Python agree on what that takes."""
+    names = ("io", "cos", "sin", "kv")
+    text = device_text("host")
+    for name in names:
+        text = re.sub(rf"(?m)^{name} = .*\n", "", text)
+        text = text.replace("[spaces]\n", f'[spaces]\n{name} = "of_{name}"\n')
+        text += f'\n[memory.of_{name}]\nbandwidth = "10 GB/s"  # assumed\n'
+    device = read_device(text, "host.toml")
+    for program in plan(QWEN, weights="int8").programs:
+        timing = simulate_program(program, device, Run(3, program.tokens), 2)
+        np.testing.assert_array_equal(walk.walk(timing.tasks).end, timing.walk.end)
+        if program.phase != "head":
+            assert np.diff(timing.tasks.leg_first).max() == 5
+
+
+def test_a_program_longer_than_times_can_tell_is_refused() -> None:
+    device = overridden(load_device("rebel100"), {"memory.dram.bandwidth": "1 kB/s"})
+    with pytest.raises(Unsupported, match=r"take 1e\+06 s one after the other"):
+        simulate_program(
+            Program(
+                name="long", phase="decode", tokens=1, capacity=0, device=device.name, chiplets=4,
+                queues=(Queue(0, "task_dma"),), groups=(0,), sizes={}, io={},
+                commands=(copy("copy", "kv", "shared.0", 10**9),),
+            ),
+            device,
+        )  # fmt: skip
 
 
 def test_between_devices() -> None:

@@ -130,8 +130,13 @@ def test_impossible_legs_are_refused() -> None:
     for leg in ((0, [0]), (1, []), (MAX_LEG_BYTES + 1, [0])):
         with pytest.raises(InternalError, match="cannot be"):
             make_tasks([Task(0, legs=[leg])], [GB], 1)
-    with pytest.raises(InternalError, match="at most 4"):
-        make_tasks([Task(0, legs=[(1, [0])] * 5)], [GB], 1)
+
+
+def test_any_number_of_legs(run: Callable[[Tasks], Walk]) -> None:
+    """Nine share one memory, beside a lane that has one of them and one that has none."""
+    tasks = [Task(1, legs=[(1000, [0])] * 9), Task(0, legs=[(1000, [0])]), Task(2, compute=7)]
+    found = run(make_tasks(tasks, [GB], 3))
+    assert times(found) == [(0, 10_000_000), (0, 10_000_000), (0, 7)]
 
 
 def test_the_largest_leg_does_not_overflow(run: Callable[[Tasks], Walk]) -> None:
