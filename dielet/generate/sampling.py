@@ -170,7 +170,10 @@ def _nucleus(chances: FloatArray, top_p: float) -> npt.NDArray[np.int64]:
 def _check_number(name: str, value: object, low: float, high: float, hint: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):
         raise UsageError(f"{name} is {value!r}; it must be a number ({hint})")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        raise UsageError(f"{name} is beyond 1e308; it must be finite ({hint})") from None
     if not (low <= number <= high and math.isfinite(number)):
         limit = f"from {low:g} to {high:g}" if math.isfinite(high) else f"{low:g} or more"
         raise UsageError(f"{name} is {value}; it must be finite and {limit} ({hint})")

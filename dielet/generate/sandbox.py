@@ -7,47 +7,57 @@ it from running without end and from filling the memory, as far as that can be c
 from __future__ import annotations
 
 import json
-import re
-import string
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from datetime import datetime
 from functools import wraps
 from types import BuiltinMethodType, CodeType
 from typing import Any
 
+import jinja2
 import jinja2.ext
 import jinja2.sandbox
 import jinja2.utils
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError
-from jinja2.runtime import LoopContext
+from jinja2.runtime import Context, LoopContext, markup_join, str_join
 from jinja2.visitor import NodeTransformer
 
+from dielet.generate.growth import (
+    ITEM,
+    Limit,
+    check_filter,
+    check_integers,
+    check_method,
+    check_percent,
+    check_size,
+    deep,
+    room,
+    size_of,
+)
+
 MOST_STEPS = 1_000_000  # half a second or so; a long chat takes some thousand
-MOST_CHARACTERS = 1 << 22  # of the prompt, and of anything on the way to it
 _MOST_BITS = 1 << 12  # of whole numbers
-_STEP = 1024  # characters that come with a step; more are further steps
+_STEP = 256  # bytes of text that come with a step; more are further steps
 _ITEMS = 4  # items of a list, and of lists in it, that take a step
-_ITEM = 8  # characters that an item counts for: it takes as much room
-_WIDEST = 9_999  # that text may be filled up to, in formats and in the following
-_FILLING = {"center", "ljust", "rjust", "zfill", "expandtabs", "to_bytes"}  # methods
-_FILLING_FILTERS = {"batch", "center", "indent", "round", "slice", "tojson"}
-_WIDE_PERCENT = re.compile(r"%(\([^)]*\))?[-#0 +\d.]*(\d{5}|\*)")  # a width above it
-_WIDE_SPEC = re.compile(r"\d{5}|\{")  # the same after the colon of a field of format()
+_PATH = 16  # characters of what a filter is given that it may look up for every item in a step
+# Filters that do something for every item, or character, and those that do much.
+_WALKING = {"batch", "dictsort", "list", "map", "max", "min", "reject", "rejectattr", "select"}
+_WALKING |= {"selectattr", "slice", "sort", "sum", "title", "unique", "join"}
+_SLOW = {"groupby", "pprint", "urlize", "wordwrap"}
+_SLOWER = 8  # steps for an item of the latter
+# What jinja2 gives some filters before what is filtered.
+_OF_JINJA = (jinja2.Environment, Context, nodes.EvalContext)
 
 
 class Refusal(jinja2.TemplateError):
     """`raise_exception(...)`: the template's own words about the messages."""
 
 
-class Limit(jinja2.TemplateError):
-    """The template does more, or makes something larger, than a chat template may."""
-
-
 class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """The environment of one rendering, which may take MOST_STEPS steps.
 
-    A step is a turn of a loop, a call, a filter, a list, or an output, of up to 1024 characters.
+    A step is a turn of a loop, a call, a filter, a list, or an output, of up to 256 bytes.
     """
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
@@ -63,47 +73,54 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self._steps = MOST_STEPS
         self.filters["tojson"] = _tojson
         self.filters = {name: self._counted(name, f) for name, f in self.filters.items()}
-        self.filters.update(turns=self.turns, bounded=self.bounded)
+        self.filters.update(turns=self.turns, bounded=self.bounded, concatenated=self.concatenated)
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
         self.globals["dict"] = Dict()
         self.globals["namespace"] = Names
         del self.globals["lipsum"]  # any amount of Latin
 
-    def turns(self, items: Iterable[Any]) -> Iterator[Any]:
-        """`items`, each a step."""
+    def turns(self, items: Iterable[Any], weight: int = 1) -> Iterator[Any]:
+        """`items`, each `weight` steps."""
         for item in items:
-            self._spend(1)
+            self._spend(weight)
             yield item
 
     def bounded(self, value: Any) -> Any:
         """`value`, a step, unless it is too large."""
-        items, size = _size(value)
-        _check_size(_ITEM * items + size)
+        items, size = size_of(value)
+        check_size(ITEM * items + size)
+        if isinstance(value, str):
+            size = sys.getsizeof(value)  # up to four bytes for a character
         self._spend(1 + items // _ITEMS + size // _STEP)
         return value
 
+    @jinja2.pass_eval_context
+    def concatenated(self, evaluation: Any, values: tuple[Any, ...]) -> Any:
+        """`~` of any number of operands."""
+        self.bounded(values)
+        return (markup_join if evaluation.autoescape else str_join)(values)
+
     def call(self, context: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         method = getattr(function, "__wrapped__", function)  # jinja2 has wrapped str.format
-        if isinstance(method, BuiltinMethodType):
-            if method.__name__ in _FILLING:
-                _check_widths((*args, *kwargs.values()))
-            if method.__name__ in ("format", "format_map"):
-                _check_format(str(method.__self__))
+        text, plain = getattr(method, "__self__", None), isinstance(method, BuiltinMethodType)
+        if plain or isinstance(text, str):  # Markup has methods of its own
+            if isinstance(text, str | bytes):
+                args = self._counted_items(args, 1)
+            check_method(text, method.__name__, args, kwargs, plain)
         if isinstance(function, LoopContext) and args:  # a loop that is recursive
             args = (self.turns(args[0]), *args[1:])
         self._spend(1)
         return self.bounded(super().call(context, function, *args, **kwargs))
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "%" and isinstance(left, str):
-            _check_percent(left)
+        if operator == "%" and isinstance(left, str | bytes):
+            check_percent(left, right)
         if isinstance(left, int) and isinstance(right, int):
-            _check_integers(operator, left, right)
+            check_integers(operator, left, right, _MOST_BITS)
         elif operator == "*":
             times, other = (right, left) if isinstance(right, int) else (left, right)
-            items, size = _size(other)
-            _check_size((_ITEM * items + size) * (times if isinstance(times, int) else 1))
+            check_size(room(other) * (times if isinstance(times, int) else 1))
         return self.bounded(super().call_binop(context, operator, left, right))
 
     def _spend(self, steps: int) -> None:
@@ -116,13 +133,26 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
         @wraps(function)  # with the marks that jinja2 puts on functions
         def counted(*args: Any, **kwargs: Any) -> Any:
-            if name in _FILLING_FILTERS:
-                _check_widths((*args[1:], *kwargs.values()))
-            elif name == "format":
-                _check_percent(str(args[0]))
-            return self.bounded(function(*args, **kwargs))
+            skip = 1 if args and isinstance(args[0], _OF_JINJA) else 0
+            ours, args = args[:skip], args[skip:]
+            options = (*args[1:], *kwargs.values())
+            weight = 1 + sum(map(room, options)) // _PATH
+            args = self._counted_items(args, weight, whole=name in _WALKING | _SLOW)
+            check_filter(name, args, kwargs)
+            if args and name in _WALKING | _SLOW and isinstance(args[0], Sized):
+                self._spend(_work(name, args[0], options) * weight)
+            return self.bounded(function(*ours, *args, **kwargs))
 
         return counted
+
+    def _counted_items(
+        self, args: tuple[Any, ...], weight: int, whole: bool = True
+    ) -> tuple[Any, ...]:
+        """`args` whose first one, where it makes its items as they are asked for, is counted."""
+        if not args or not isinstance(args[0], Iterator) or isinstance(args[0], LoopContext):
+            return args
+        items = self.turns(args[0], weight)
+        return (list(items) if whole else items, *args[1:])
 
 
 class Counting(NodeTransformer):
@@ -130,12 +160,18 @@ class Counting(NodeTransformer):
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
-        node.iter = _filter("turns", node.iter)
+        written = sum(len(each.data) for each in node.find_all(nodes.TemplateData))
+        node.iter = _filter("turns", node.iter, nodes.Const(1 + written // _STEP))
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
-        return _filter("bounded", node)
+        return _filter("concatenated", nodes.Tuple(node.nodes, "load"))
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        """A slice is a copy."""
+        self.generic_visit(node)
+        return _filter("bounded", node) if isinstance(node.arg, nodes.Slice) else node
 
     def visit_List(self, node: nodes.List) -> nodes.Node:
         """A list of twice a list of twice a list ... has few items, and no end when written out."""
@@ -156,8 +192,17 @@ class Counting(NodeTransformer):
         return node
 
 
-def _filter(name: str, node: Any) -> nodes.Filter:
-    return nodes.Filter(node, name, [], [], None, None)
+def _filter(name: str, node: Any, *args: nodes.Expr) -> nodes.Filter:
+    return nodes.Filter(node, name, list(args), [], None, None)
+
+
+def _work(name: str, value: Any, options: tuple[Any, ...]) -> int:
+    """Steps that a filter takes over the items, or characters, of `value`."""
+    if name == "sum" and any(isinstance(each, list | tuple) for each in options):
+        return len(value) * (1 + room(value) // _STEP)  # every sum of lists is a list of its own
+    if name == "pprint":
+        return _SLOWER * (room(value) + 1) * (1 + deep(value) // (len(value) + 1))
+    return len(value) * (_SLOWER if name in _SLOW else 1)
 
 
 def compiled(text: str) -> CodeType:
@@ -175,58 +220,9 @@ def render(code: CodeType, variables: Mapping[str, Any]) -> str:
     size = 0
     for piece in template.generate(variables):
         size += len(piece)
-        _check_size(size)
+        check_size(size)
         pieces.append(piece)
     return "".join(pieces)
-
-
-def _size(value: Any) -> tuple[int, int]:
-    """Items, those of lists in lists too, and characters; no more than are too many."""
-    if isinstance(value, str | bytes):
-        return 0, len(value)
-    items = size = 0
-    inside = [value]
-    while inside and _ITEM * items + size <= MOST_CHARACTERS:
-        value = inside.pop()
-        if isinstance(value, str | bytes):
-            size += len(value)
-        elif isinstance(value, dict):
-            items += len(value)
-            inside += [*value, *value.values()]
-        elif isinstance(value, list | tuple):
-            items += len(value)
-            inside += value
-    return items, size
-
-
-def _check_integers(operator: str, left: int, right: int) -> None:
-    """Hold the result of `*` and `**`, the operators by which numbers get long."""
-    bits = left.bit_length() + right.bit_length()
-    if operator == "**":
-        bits = left.bit_length() * abs(right)
-    if operator in ("*", "**") and bits > _MOST_BITS:
-        raise Limit(f"it calculates with whole numbers of more than {_MOST_BITS} bits")
-
-
-def _check_size(size: int) -> None:
-    if size > MOST_CHARACTERS:
-        raise Limit(f"it makes something of more than {MOST_CHARACTERS} characters or items")
-
-
-def _check_widths(arguments: Iterable[Any]) -> None:
-    """What a method or filter is given that fills up to any width."""
-    if any(isinstance(value, int) and abs(value) > _WIDEST for value in arguments):
-        raise Limit(f"it fills text up to more than {_WIDEST} characters")
-
-
-def _check_percent(text: str) -> None:
-    if _WIDE_PERCENT.search(text):
-        raise Limit(f"it formats with a width that is * or more than {_WIDEST}")
-
-
-def _check_format(text: str) -> None:
-    if any(_WIDE_SPEC.search(spec or "") for _, _, spec, _ in string.Formatter().parse(text)):
-        raise Limit(f"it formats with a width that is a field or more than {_WIDEST}")
 
 
 class GenerationTag(jinja2.ext.Extension):
@@ -256,6 +252,10 @@ class Names(jinja2.utils.Namespace):
     def __setitem__(self, name: str, value: Any) -> None:
         _refuse_underscore(name)
         super().__setitem__(name, value)
+
+    def __repr__(self) -> str:
+        """Without the attributes, any number of which may be large."""
+        return "<Namespace>"
 
 
 class Dict:

@@ -61,14 +61,15 @@ class ChatTemplate:
         # Templates raise anything, as above; of ours, nothing but their data runs in there.
         except Exception as error:
             what = f"{type(error).__name__}: {_one_line(error)}"
-            if self._fails_on({**names, "messages": [{"role": "user", "content": "hello"}]}):
-                raise DamagedFile(
-                    f"{self._source} fails on any messages: {what}; correct it and compile again, "
-                    "or pass raw text"
-                ) from None
-            raise UsageError(
-                f"{self._source} fails on these messages: {what}; change them or pass raw text"
-            ) from None
+        # Outside of the handler, whose error holds on to all that the template has made.
+        if self._fails_on({**names, "messages": [{"role": "user", "content": "hello"}]}):
+            raise DamagedFile(
+                f"{self._source} fails on any messages: {what}; correct it and compile again, "
+                "or pass raw text"
+            )
+        raise UsageError(
+            f"{self._source} fails on these messages: {what}; change them or pass raw text"
+        )
 
     def _fails_on(self, names: Mapping[str, Any]) -> bool:
         from dielet.generate import sandbox

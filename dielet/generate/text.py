@@ -12,6 +12,7 @@ import msgspec
 
 from dielet.checkpoint.special_tokens import special_tokens
 from dielet.errors import DamagedFile, UsageError
+from dielet.generate.amplify import amplification
 from dielet.generate.stream import (
     ByteDetokenizer,
     Detokenizer,
@@ -31,6 +32,8 @@ FILES = (TOKENIZER, TEMPLATE, MODEL_CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG)
 
 class _TokenizerFile(msgspec.Struct):
     decoder: dict[str, Any] | None = None
+    normalizer: Any = None
+    post_processor: Any = None
 
 
 class Text:
@@ -59,9 +62,12 @@ class Text:
         if data is None:
             return NoText()
         try:
-            with _panics_caught():
-                decoder = msgspec.json.decode(data, type=_TokenizerFile).decoder
+            with _panics_caught(where):
+                file = msgspec.json.decode(data, type=_TokenizerFile)
+                _check_growth(file, where)
                 tokenizer = tokenizers.Tokenizer.from_buffer(data)
+        except DamagedFile:
+            raise
         # The tokenizers library raises bare Exception for every fault of the file.
         except Exception as error:
             what = " ".join(str(error).split())
@@ -70,7 +76,7 @@ class Text:
             ) from None
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        text = cls(tokenizer, decoder, _template_of(files, where, tokenizer))
+        text = cls(tokenizer, file.decoder, _template_of(files, where, tokenizer))
         _give_back_freed_memory()
         return text
 
@@ -105,8 +111,14 @@ class Text:
         return self.template.render(messages, **variables)
 
 
+def _check_growth(file: _TokenizerFile, where: str) -> None:
+    what = amplification(file.normalizer, file.decoder, file.post_processor)
+    if what:
+        raise DamagedFile(f"{where}{TOKENIZER}: {what}; replace it and compile again")
+
+
 @contextmanager
-def _panics_caught() -> Iterator[None]:
+def _panics_caught(where: str = "") -> Iterator[None]:
     """DamagedFile for what the tokenizers library makes of files that name tokens they do not have:
     a bare Exception, or a panic, which Python does not take for an error.
     """
@@ -115,8 +127,9 @@ def _panics_caught() -> Iterator[None]:
     except BaseException as error:
         if type(error) is not Exception and type(error).__name__ != "PanicException":
             raise
+        what = " ".join(str(error).split())
         raise DamagedFile(
-            f"{TOKENIZER}: not a usable tokenizer: {error}; replace it and compile again"
+            f"{where}{TOKENIZER}: not a usable tokenizer: {what}; replace it and compile again"
         ) from None
 
 

@@ -156,6 +156,7 @@ def test_a_tiny_temperature_is_greedy_and_not_an_overflow(temperature):
     [
         ("temperature", -0.1, "temperature is -0.1; it must be finite and 0 or more"),
         ("temperature", float("nan"), "temperature is nan"),
+        ("temperature", 10**400, "temperature is beyond 1e308; it must be finite"),
         ("temperature", "hot", "temperature is 'hot'; it must be a number"),
         ("top_k", -1, "top_k is -1; it must be from 0"),
         ("top_k", 2.5, "top_k is 2.5; it must be a whole number"),

@@ -1,6 +1,8 @@
 """Chat templates: the environment is Hugging Face's, in what it offers and in what it forbids."""
 
 import datetime
+import time
+import tracemalloc
 
 import pytest
 
@@ -167,6 +169,72 @@ def test_a_template_can_neither_run_without_end_nor_fill_the_memory(monkeypatch,
     monkeypatch.setattr(sandbox, "MOST_STEPS", 100_000)
     with pytest.raises(DamagedFile, match=r"t fails on any messages: Limit: it \w+ "):
         ChatTemplate(template, "t", {}).render(CHAT)
+
+
+LONG = "{% set b = 'b' * 3000000 %}{% set x = 'x' * 1000 %}"
+TIMES = "{% for i in range(999) %}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ x.replace('x', b) }}",
+        "{{ (x | safe).replace('x', b) }}",
+        "{{ x | replace('x', b) }}",
+        "{{ b.join(x) }}",
+        "{{ x | join(b) }}",
+        "{{ x | map('upper') | join(b) }}",
+        "{{ x | wordwrap(1, wrapstring=b) }}",
+        "{{ x.replace('x', 'x\n') | indent(b) }}",
+        "{{ ('%(a)s' * 1000) % {'a': b} }}",
+        "{{ ('%(a)s' * 1000) | format(a=b) }}",
+        "{{ ('%s' * 1000) % ((b,) * 1000) }}",
+        "{{ ('{0}' * 1000).format(b) }}",
+        "{{ ('{0:9999}' * 100000).format(1) }}",
+        "{{ ('%9999d' * 1000) % ((1,) * 1000) }}",
+        "{{ x.translate({120: b}) }}",
+        "{{ x.translate([b] * 121) }}",
+        "{{ ('\t' * 400000).expandtabs(9000) }}",
+        "{{ ([[[1]]] * 9999) | tojson(indent=9999) }}",
+        "{{ ([1] * 999) | tojson(indent=b) }}",
+        "{{ ([1] * 999) | tojson(separators=(b, ':')) }}",
+        "{{ ('http://a.bc ' * 999) | urlize(target=b) }}",
+        "{{ " + "b ~ " * 999 + "b }}",
+        "{{ [2 ** 4000] * 300000 }}",
+        "{% set ns = namespace() %}" + "".join(f"{{% set ns.a{i} = b %}}" for i in range(99)) + "{{"
+        " b ~ ns ~ b }}",
+        "".join(f"{{% set a{i} = b[1:] %}}" for i in range(999)),
+        "{% set t %}" + TIMES + "y" * 3_000_000 + "{% endfor %}{% endset %}",
+        "{{ b | wordwrap(1) }}",
+        "{{ b | groupby('x') | list }}",
+        "{{ b | batch(1) | list | length }}",
+        "{{ range(9999) | map(attribute='real.' * 99999 ~ 'real') | list | length }}",
+        "{{ ([[0] * 100] * 4000) | sum(start=[]) | length }}",
+    ],
+)
+def test_nothing_large_is_made_before_it_is_refused(template):
+    chat = ChatTemplate(LONG + template, "t", {})
+    begin = time.process_time()
+    tracemalloc.start()
+    try:
+        with pytest.raises(DamagedFile, match=r"t fails on any messages: Limit: it \w+ "):
+            chat.render(CHAT)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 1 << 29 and time.process_time() - begin < 10
+
+
+def test_large_texts_may_be_replaced_joined_and_formatted():
+    template = (
+        "{% for m in messages %}{{ m.content.replace('<', '&lt;') | replace('w', 'ww') }}"
+        "{{ [m.content, m.content] | join(', ' * 9) }}{{ '%s: %5s' % (m.content, 1) }}"
+        "{{ '{} {:>9}'.format(m.content, 2) }}{{ m.content | indent(4) }}{{ m | tojson(indent=2) }}"
+        "{{ m.content.split(' ') | map('upper') | select('equalto', 'W') | list | length }}"
+        "{{ m.content[1:] ~ m.content.replace(' ', '_' * 20, 3) }}{% endfor %}"
+    )
+    messages = [{"role": "user", "content": "<w\u4f60> " * 25_000}]
+    assert ChatTemplate(template, "t", {}).render(messages) == theirs(template, messages)
 
 
 def test_the_limits_are_far_from_what_templates_do():
