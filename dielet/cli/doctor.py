@@ -6,6 +6,8 @@ import argparse
 import os
 import platform
 import shutil
+import tempfile
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from importlib import metadata, util
@@ -47,8 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     findings = Findings()
-    for name, examine in EXAMINATIONS.items():
-        findings.sections[name] = examine(findings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of a cache: it is a problem of its own
+        for name, examine in EXAMINATIONS.items():
+            findings.sections[name] = examine(findings)
     console.result(
         {
             **findings.sections,
@@ -67,7 +71,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     for problem in findings.problems:
         console.out(f"problem: {problem}")
     if not findings.problems:
-        console.out("ready.")
+        damaged = len(findings.damaged)
+        console.out(f"ready, but for what is damaged ({damaged})." if damaged else "ready.")
     return FAILED if findings.problems else 0
 
 
@@ -140,10 +145,13 @@ def caches(findings: Findings) -> dict[str, Any]:
     findings.damaged += damaged_of_ours(root)
     parent = next(p for p in (root, *root.parents) if p.exists())
     facts["free"] = shutil.disk_usage(parent).free
-    if not os.access(parent, os.W_OK):
+    try:  # really: the superuser may write anywhere, says os.access
+        root.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=root).close()
+    except OSError as error:
         findings.problems.append(
-            f"{parent} cannot be written, so nothing is cached; set XDG_CACHE_HOME to a directory "
-            "that can be"
+            f"{root} cannot be written ({error.strerror}), so nothing is cached; "
+            "set XDG_CACHE_HOME to a directory that can be"
         )
     return facts
 

@@ -85,7 +85,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if memory is None:
         memory = PREFIX_CACHE_MB if prompt is None else 0  # after one answer there is no other
     src = at_revision(args.model or args.model_dir, args.revision)
-    model = open_model(src, console, args.threads, prefix_cache_mb=memory)
+    with warnings_noted(console):
+        model = open_model(src, console, args.threads, prefix_cache_mb=memory)
     with warnings_noted(console), model:
         with profiled(args.profile, args.compress, console) as session:
             if prompt is None:

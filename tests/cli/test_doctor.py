@@ -96,7 +96,17 @@ def test_what_is_damaged_is_named_with_the_reason(dielet, root, tmp_path):
     assert reasons[f"native/{'a' * 64}.o"] == "its hash is another"
     assert all("\n" not in reason for reason in reasons.values())
     line = f"damaged: {root}/models/gone: decoder_model_fixed.img is missing"
-    assert line in dielet("doctor").out
+    spoken = dielet("doctor").out
+    assert line in spoken and spoken.splitlines()[-1] == "ready, but for what is damaged (7)."
+
+
+def test_a_cache_that_cannot_be_made_is_a_problem(dielet, root, tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(b"")  # no directory, to the superuser neither
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    spoken = dielet("doctor")
+    assert spoken.code == 1 and "ready" not in spoken.out
+    assert f"{tmp_path}/file/dielet cannot be written (Not a directory)" in spoken.out
+    assert "RuntimeWarning" not in spoken.out + spoken.err
 
 
 def test_a_cache_that_does_not_exist_yet(dielet, root):
