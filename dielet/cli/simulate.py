@@ -100,12 +100,13 @@ def run(args: argparse.Namespace, console: Console) -> None:
                      console)  # fmt: skip
         return
     swept = sweep(settings, predict)
+    predicted = next(p.prediction for p in swept.points if p.prediction)  # at least one fits
     if several or args.csv or args.plot:
         _show_sweep(swept, args, console)
     else:
-        _show_one(swept.points[0].prediction, console)
+        _show_one(predicted, console)
     if args.profile is not None:
-        _write_profile(swept.points[0].prediction, args, console)
+        _write_profile(predicted, args, console)
 
 
 def _write_profile(p: Prediction, args: argparse.Namespace, console: Console) -> None:
@@ -180,10 +181,14 @@ def _show_sweep(swept: Sweep, args: argparse.Namespace, console: Console) -> Non
         write_whole(Path(args.plot), swept.svg().encode())
     if console.as_json:
         points = [
-            {"set": dict(zip(swept.names, p.values, strict=True)), **p.prediction.to_dict(False)}
+            {
+                "set": dict(zip(swept.names, p.values, strict=True)),
+                **(p.prediction.to_dict(False) if p.prediction else {"problem": p.problem}),
+            }
             for p in swept.points
         ]
-        console.result({"device": swept.points[0].prediction.device.name, "points": points})
+        name = next(p.prediction.device.name for p in swept.points if p.prediction)
+        console.result({"device": name, "points": points})
     console.out(swept.table())
 
 

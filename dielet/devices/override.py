@@ -47,6 +47,8 @@ def _set(values: dict[str, Any], path: str, text: str, name: str) -> None:
 
 
 def _multiple(old: Any, factor: str, path: str) -> Any:
+    if old is None:
+        raise UsageError(f"the device has no {path}, of which x{factor} could be taken")
     try:
         times = Decimal(factor)
         number, _, unit = str(old).partition(" ")

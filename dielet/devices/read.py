@@ -71,7 +71,7 @@ def read_device_file(path: Path) -> Device:
 def _text(path: Path) -> str:
     require_file(path, "a device file")
     try:
-        return path.read_text("utf-8")
+        return path.read_text("utf-8-sig")  # some editors begin a file with a mark
     except UnicodeDecodeError:
         raise DamagedFile(f"device file {path} is not text in UTF-8") from None
     except OSError as error:
@@ -157,6 +157,8 @@ class _Reader:
             alongside=t.whole("alongside", 100),
         )
         t.finish()
+        if engine.alongside > 100:
+            self.fail(f"{t.path}.alongside", f"is {engine.alongside}; it is percent, at most 100")
         return engine
 
     def _memory(self, name: str, t: _Table) -> Memory:

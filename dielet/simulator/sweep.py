@@ -9,19 +9,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from dielet.errors import UsageError
+from dielet.errors import CapacityError, UsageError
 from dielet.simulator.predict import Prediction
 
 COLUMNS = ("ttft_s", "tpot_s", "decode_tok_s", "bound_by")
+NO_ROOM = "does not fit"
 COLOURS = ("#1b6ca8", "#d1495b", "#3d8b37", "#8d5a97", "#c77d0a", "#4a4a4a")
 
 
 @dataclass(frozen=True)
 class Point:
-    """One combination of values, in the order of the settings, and what it gives."""
+    """One combination of values, in the order of the settings, and what it gives.
+
+    prediction: None when the model does not fit then, which `problem` says in words.
+    """
 
     values: tuple[str, ...]
-    prediction: Prediction
+    prediction: Prediction | None
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,10 +41,14 @@ class Sweep:
         found: list[dict[str, str | float]] = []
         for point in self.points:
             p = point.prediction
+            values: dict[str, str | float] = dict(zip(self.names, point.values, strict=True))
+            if p is None:
+                found.append({**values, **dict.fromkeys(COLUMNS, ""), "bound_by": NO_ROOM})
+                continue
             name, share = max(p.bound_by.items(), key=lambda item: item[1])
             found.append(
                 {
-                    **dict(zip(self.names, point.values, strict=True)),
+                    **values,
                     "ttft_s": p.ttft_s,
                     "tpot_s": p.tpot_s,
                     "decode_tok_s": p.decode_tok_s,
@@ -58,17 +67,16 @@ class Sweep:
     def table(self) -> str:
         """For a terminal: figures aligned, a bar for the tokens per second."""
         rows = self.rows()
-        most = max((float(row["decode_tok_s"]) for row in rows), default=0) or 1.0
+        most = max((float(row["decode_tok_s"] or 0) for row in rows), default=0) or 1.0
         cells = [[*self.names, "first token", "per token", "tok/s", "bound by", ""]]
         for row in rows:
             cells.append(
                 [
                     *(str(row[name]) for name in self.names),
-                    _time(float(row["ttft_s"])),
-                    _time(float(row["tpot_s"])),
-                    f"{float(row['decode_tok_s']):.1f}",
+                    *(_time(float(row[n])) if row[n] != "" else "-" for n in ("ttft_s", "tpot_s")),
+                    f"{row['decode_tok_s']:.1f}" if row["decode_tok_s"] != "" else "-",
                     str(row["bound_by"]),
-                    "#" * round(24 * float(row["decode_tok_s"]) / most),
+                    "#" * round(24 * float(row["decode_tok_s"] or 0) / most),
                 ]
             )
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -79,9 +87,10 @@ class Sweep:
         """Tokens per second over the first setting, a line for each combination of the others."""
         lines: dict[tuple[str, ...], list[tuple[str, float]]] = {}
         for point in self.points:
-            lines.setdefault(point.values[1:], []).append(
-                (point.values[0], point.prediction.decode_tok_s)
-            )
+            if point.prediction is not None:
+                lines.setdefault(point.values[1:], []).append(
+                    (point.values[0], point.prediction.decode_tok_s)
+                )
         return _picture(self.names, lines)
 
 
@@ -100,12 +109,24 @@ def parse_settings(texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def sweep(settings: dict[str, list[str]], run: Callable[[dict[str, str]], Prediction]) -> Sweep:
-    """`run` with every combination, the last setting changing fastest."""
+    """`run` with every combination, the last setting changing fastest.
+
+    Raises CapacityError when the model fits with none of them.
+    """
     names = tuple(settings)
-    points = [
-        Point(values, run(dict(zip(names, values, strict=True))))
-        for values in itertools.product(*settings.values())
-    ]
+    points: list[Point] = []
+    problem: CapacityError | None = None
+    for values in itertools.product(*settings.values()):
+        try:
+            prediction = run(dict(zip(names, values, strict=True)))
+            _ = prediction.ttft_s, prediction.tpot_s  # lowers the programs, which may not fit
+        except CapacityError as error:
+            problem = problem or error
+            points.append(Point(values, None, str(error)))
+        else:
+            points.append(Point(values, prediction))
+    if problem is not None and all(point.prediction is None for point in points):
+        raise problem
     return Sweep(names, tuple(points))
 
 

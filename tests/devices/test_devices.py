@@ -50,6 +50,9 @@ BAD = {
     CORE + "[engine.core.port]\nl2 = '1 GB/s'  # assumed\n": "there is no .memory.l2.",
     CORE + "[spaces]\nshard = 'cache'\n": "did you mean 'shared'?",
     CORE + "[link.a]\nbandwidth = '1 GB/s'  # assumed\ntopology = 'ring'\n": "use one of mesh, all",
+    CORE + "alongside = 300\n": "line 7: engine.core.alongside: is 300; it is percent",
+    CORE + "setup = '2 s'  # assumed\n": "longer than 1 s",
+    CORE + "[memory.dram]\nbandwidth = '999 B/s'  # assumed\n": "at least 1 kB/s",
     "x = [1\n": "end of document",
     "x == 1\n": "line 5",
 }
@@ -153,6 +156,12 @@ def test_a_file_that_is_no_device_is_named(tmp_path: Path, data: bytes, complain
     path.write_bytes(data)
     with pytest.raises(DamagedFile, match=rf"device\.toml.*{complaint}"):
         read_device_file(path)
+
+
+def test_a_mark_at_the_beginning_is_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "device.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + (SMALL + CORE).encode())
+    assert load_device(str(path)) == read_device(SMALL + CORE, "device.toml")
 
 
 def test_a_pipe_is_no_device(tmp_path: Path) -> None:

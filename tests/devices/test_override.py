@@ -41,6 +41,7 @@ def test_whole_numbers_and_words() -> None:
         ({"memory.dram.bandwidth": "fast"}, DamagedFile, "has no unit"),
         ({"memory.dram.bandwidth": "x0"}, DamagedFile, "must be above 0"),
         ({"memory.dram.bandwidth": "xx"}, UsageError, "cannot be taken"),
+        ({"memory.dram.bandwith": "x2"}, UsageError, "has no memory.dram.bandwith"),
         ({"chiplets": "0"}, DamagedFile, "chiplets"),
         ({"devices": "17"}, DamagedFile, "at most 64"),
     ],

@@ -193,6 +193,18 @@ def test_sweeps_as_table_csv_and_picture() -> None:
     assert len(lines) == 2 and all(len(line.get("points").split()) == 3 for line in lines)
 
 
+def test_a_point_that_does_not_fit_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["simulate", str(LLAMA_70B), "--new-tokens", "2", "--max-seq-len", "512", "--json"]
+    small = ["--set", "layers=1", "--set", "memory.dram.size=1 MB,36 GB"]
+    assert main([*argv, *small]) == 0
+    fails, fits = json.loads(capsys.readouterr().out)["points"]
+    assert "does not fit" in fails["problem"] and fits["tpot_s"] > 0
+    assert main([*argv[:-1], *small]) == 0
+    assert "does not fit" in capsys.readouterr().out
+    assert main([*argv, "--set", "layers=1", "--set", "memory.dram.size=1 MB,2 MB"]) == 1
+    assert "does not fit" in capsys.readouterr().err
+
+
 def test_figures_and_options_can_be_set() -> None:
     base = simulate(LLAMA, "rebel100", 8, 4, max_seq_len=64)
     assert base.clock.programs.planner.partition == "column_row"
