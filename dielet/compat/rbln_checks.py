@@ -56,7 +56,7 @@ def group(num_devices: Any) -> int:
 
 
 def check_devices(name: str, devices: Any, num_devices: int) -> None:
-    """UsageError unless `devices` is None, a device's number, or those of `num_devices`."""
+    """UsageError unless `devices` is None, or the numbers of `num_devices`: one, or a list."""
     if devices is None:
         return
     numbers = list(devices) if isinstance(devices, list | tuple) else [devices]
@@ -66,7 +66,7 @@ def check_devices(name: str, devices: Any, num_devices: int) -> None:
                 f"{name} is {devices!r:.80}; it is a number from 0 to {GROUPS[-1] - 1}, or a list "
                 "of them"
             )
-    if isinstance(devices, list | tuple) and len(numbers) != num_devices:
+    if len(numbers) != num_devices:
         raise UsageError(
             f"{name} {numbers} names {len(numbers)} devices and num_devices is {num_devices}; "
             "they must agree"

@@ -252,6 +252,8 @@ class RBLNDecoderOnlyModelForCausalLMConfig(Runtime, Compilation, Unsaved):
         for name in ("timeout", "optimize_host_memory", "use_attention_mask", "use_position_ids"):
             if getattr(self, name):
                 say_once(f"rbln_{name} has no effect here")
+        if self.create_runtimes is False:  # then nothing goes to a device
+            return
         check_devices("device", self.device, self.num_devices)
         names = model_names(self)
         for name, devices in (self.device_map or {}).items():

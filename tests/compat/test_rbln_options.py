@@ -78,6 +78,7 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "devices": {"max_seq_len": 64, "num_devices": 2, "device": [4, 5]},
     "a device": {"max_seq_len": 64, "device": 3},
     "a device map": {"max_seq_len": 64, "device_map": {"prefill": 0, "decoder_batch_1": 1}},
+    "any device without runtimes": {"max_seq_len": 64, "device": 99, "create_runtimes": False},
     "a described device": {"max_seq_len": 64, "npu": "atom"},
 }  # fmt: skip
 
@@ -110,6 +111,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "negative device": ({"max_seq_len": 64, "device": [-1]}, "from 0 to 31"),
     "fewer devices": ({"max_seq_len": 64, "num_devices": 4, "device": [0, 1]},
                       "names 2 devices and num_devices is 4"),
+    "one device of four": ({"max_seq_len": 64, "num_devices": 4, "device": 0},
+                           "names 1 devices and num_devices is 4"),
     "device map of a word": ({"max_seq_len": 64, "device_map": {"prefill": "a"}},
                              r"device_map\['prefill'\] is 'a'; it is a number"),
     "device map of -1": ({"max_seq_len": 64, "device_map": {"prefill": -1}}, "is -1; it is a num"),
