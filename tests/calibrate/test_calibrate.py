@@ -239,7 +239,7 @@ def test_simulating_a_mixed_directory_plans_the_same_bytes(calibrated: Path) -> 
         (b"", UsageError, r"t\.txt has 0 tokens, too few to calibrate with: at least 256"),
         (b"hello world " * 5, UsageError, r"t\.txt has \d+ tokens, too few to calibrate with"),
         (b"\xff\xfe hello" * 99, DamagedFile, r"t\.txt: not UTF-8 text: .* at byte 0"),
-        (None, MissingFile, r"t\.txt cannot be read: No such file"),
+        (None, MissingFile, r"t\.txt does not exist; give a text file"),
     ],
     ids=["empty", "short", "not-utf-8", "missing"],
 )

@@ -52,7 +52,7 @@ def test_what_cannot_be_is_one_line(dielet, source, text, tmp_path):
     out = tmp_path / "out"
     cases = {
         ("--int8-budget", "5%"): "--int8-budget 5.0 goes with a text to calibrate by",
-        ("--calibrate", tmp_path / "none.txt"): "none.txt cannot be read: No such file",
+        ("--calibrate", tmp_path / "none.txt"): "none.txt does not exist; give a text file",
         ("--calibrate", text, "--weights", "int8"): "--calibrate goes with int4 weights",
         ("--calibrate", text, "--int8-budget", "0"): "--int8-budget is 0.0; it must be above 0",
         ("--calibrate", text, "--int8-budget", "many"): "'many' is no percentage such as 10%",
