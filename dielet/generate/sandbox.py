@@ -36,7 +36,7 @@ from dielet.generate.growth import (
     size_of,
 )
 
-MOST_STEPS = 1_000_000  # half a second or so; a long chat takes some thousand
+MOST_STEPS = 500_000  # a second at the worst; a long chat takes some thousand
 _MOST_BITS = 1 << 12  # of whole numbers
 _STEP = 256  # bytes of text that come with a step; more are further steps
 _ITEMS = 4  # items of a list, and of lists in it, that take a step

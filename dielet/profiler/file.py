@@ -79,7 +79,7 @@ class TraceFile:
         except BaseException as error:
             self.discard()
             if isinstance(error, OSError):
-                raise self._named(error) from None
+                raise self._named(error, self._file.end) from None
             raise
 
     def discard(self) -> None:
@@ -92,7 +92,7 @@ class TraceFile:
         try:
             return _Sink(self._temporary)
         except OSError as error:
-            raise self._named(error) from None
+            raise self._named(error, 0) from None
 
     def _add(self, data: bytes | memoryview) -> None:
         """Compress packets: a few wait for others, many are a run of their own."""
@@ -117,16 +117,16 @@ class TraceFile:
             self._file.write(data)
         except OSError as error:
             if error.errno not in FULL or not self._make_room():
-                raise self._named(error) from None
+                raise self._named(error, self._file.end) from None
             self._file.cut(end)  # a part may be there
             self._put(data)
 
-    def _named(self, error: OSError) -> OSError | CapacityError:
+    def _named(self, error: OSError, written: int) -> OSError | CapacityError:
         """A full disk in words; other errors with the name that the user knows."""
         if error.errno in FULL:
             compressed = "" if self._compress else ", or write compressed traces"
             return CapacityError(
-                f"the disk is full: {self.path.name} needs more than the {self._file.end:,} bytes "
+                f"the disk is full: {self.path.name} needs more than the {written:,} bytes "
                 f"written so far, and {self.path.parent} has no room; free some, or choose another "
                 f"output directory{compressed}"
             )

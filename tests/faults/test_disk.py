@@ -92,8 +92,8 @@ def test_while_writing_a_sweep(
 ) -> None:
     argv = ("simulate", checkpoint, "--prompt-tokens", 4, "--new-tokens", 2, "--set",
             "chiplets=1,2", option)  # fmt: skip
-    for k in moments(dielet, *argv, tmp_path / "whole"):
-        place = tmp_path / str(k)
+    for k in moments(dielet, *argv, tmp_path / "whole.svg"):
+        place = tmp_path / f"{k}.svg"
         ended = dielet(*argv, place, act=full_from(k))
         if ended.code:
             assert_one_line(ended)
