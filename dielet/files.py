@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import tomllib
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from dielet.errors import DamagedFile, DieletError, MissingFile
 
@@ -21,6 +24,11 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+
+
+UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are not what they should be."""
+_BLOCK = 1 << 22  # bytes
 
 
 class CannotWrite(DieletError, OSError):
@@ -51,6 +59,15 @@ def require_file(path: Path, wanted: str) -> None:
         raise MissingFile(f"{path} does not exist; give {wanted}")
     if found != A_FILE:
         raise DamagedFile(f"{path} is {found}, not a file; give {wanted}")
+
+
+def file_sha256(path: Path) -> str:
+    """sha256 of a file's content, in hex."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def toml_values(text: str) -> dict[str, Any]:

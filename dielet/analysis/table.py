@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dielet.profiler.names import WORKER
+
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
 COMPUTE, DMA, SYNC, HOST = "compute", "dma", "sync", "host"
-WORKER = "worker"
 BLOCK_CELLS = 1 << 19  # of a matrix that is worked on at a time, so that little memory is needed
 STRETCH = 1 << 18  # of a column, likewise
 CLASSES = (COMPUTE, DMA, SYNC, HOST)

@@ -15,9 +15,9 @@ from itertools import combinations
 
 import numpy as np
 
-from dielet.analysis.table import COMPUTE, I64, WORKER, Executor, Kind, Lane
+from dielet.analysis.table import COMPUTE, I64, Executor, Kind, Lane
 from dielet.host.deal import stretches
-from dielet.profiler.names import worker_of
+from dielet.profiler.names import WORKER, worker_of
 
 SAMPLE = 64  # runs of a kind that are looked at
 MOST_WORKERS = 1 << 10  # that are believed to have been dealt to

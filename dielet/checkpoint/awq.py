@@ -10,12 +10,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dielet.checkpoint.grouped import U8, WORDS, Files, Grouped, in_order, part
-from dielet.checkpoint.names import shown
+from dielet.checkpoint.grouped import (
+    U8,
+    WORDS,
+    Files,
+    Grouped,
+    group_count,
+    in_order,
+    packed_weights,
+    part,
+)
 from dielet.checkpoint.quantization import Quantization
 from dielet.checkpoint.safetensors import READABLE_DTYPES
 from dielet.checkpoint.source import FileTensor
-from dielet.errors import DamagedFile
 
 _OUTPUTS = (0, 2, 4, 6, 1, 3, 5, 7)
 PARTS = ("qweight", "qzeros", "scales")
@@ -46,19 +53,13 @@ def _outputs(tensor: FileTensor, lo: int, hi: int) -> U8:
 
 def awq_linears(files: Files, how: Quantization) -> Iterator[Awq]:
     """The quantised linears among the tensors of `files`.  Raises DamagedFile, Unsupported."""
-    for name, file in files.items():
-        stem, _, last = name.rpartition(".")
-        if last != "qweight":
-            continue
-        shape = file.shapes[name]
-        if len(shape) != 2 or not all(shape):
-            raise DamagedFile(f"{file.path}: {shown(name)} is {list(shape)}; two sizes are needed")
-        K, N = shape[0], 8 * shape[1]
-        groups = 1 if how.group == -1 else -(-K // how.group)
+    for stem, words in packed_weights(files):
+        K, N = words.shape[0], 8 * words.shape[1]
+        groups = group_count(K, how.group)
         yield Awq(
             f"{stem}.weight",
             (N, K),
-            file.tensor(name, WORDS),
+            words,
             part(files, f"{stem}.qzeros", (groups, N // 8), WORDS),
             part(files, f"{stem}.scales", (groups, N), READABLE_DTYPES),
             in_order(K, how.group),

@@ -64,8 +64,9 @@ class Entries:
 
 def read_json(path: Path) -> Entries:
     """The JSON object in a file.  Raises MissingFile, DamagedFile."""
+    data = read_small(path)
     try:
-        values = json.loads(read_small(path).decode("utf-8"))
+        values = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise DamagedFile(f"{path}: not valid JSON ({error})") from error
     if not isinstance(values, dict):

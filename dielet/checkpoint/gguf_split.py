@@ -15,7 +15,7 @@ from dielet.checkpoint.names import shown
 from dielet.checkpoint.source import FileTensor
 from dielet.errors import DamagedFile, MissingFile, Unsupported
 
-_PART = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf", re.DOTALL)
+PART = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf", re.DOTALL)
 _MOST = 99999
 
 
@@ -59,7 +59,7 @@ def _open_parts(path: Path) -> list[GgufFile]:
     count = _entry(one, "split.count", 1, least=1, most=_MOST)
     if count == 1:
         return [one]
-    match = _PART.fullmatch(path.name)
+    match = PART.fullmatch(path.name)
     if match is None:
         raise Unsupported(
             f"{path}: one of {count} parts, which are found only by their names, "
@@ -67,7 +67,7 @@ def _open_parts(path: Path) -> list[GgufFile]:
         )
     if int(match[3]) != count:
         raise DamagedFile(f"{path}: one of {count} parts by its metadata, {match[3]} by its name")
-    paths = [path.with_name(f"{match[1]}-{i:05d}-of-{count:05d}.gguf") for i in range(1, count + 1)]
+    paths = [path.with_name(name) for name in part_names(match[1], count)]
     missing = [other.name for other in paths if not other.exists()]
     if missing:
         more = f" and {len(missing) - 1} more" if missing[1:] else ""
@@ -85,6 +85,11 @@ def _open_parts(path: Path) -> list[GgufFile]:
             "they are not parts of one model"
         )
     return parts
+
+
+def part_names(stem: str, count: int) -> list[str]:
+    """What the files are called that a model is divided over."""
+    return [f"{stem}-{number:05d}-of-{count:05d}.gguf" for number in range(1, count + 1)]
 
 
 def _check_part(part: GgufFile, number: int, first: GgufFile) -> None:

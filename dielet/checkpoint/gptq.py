@@ -12,7 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dielet.checkpoint.grouped import U8, U32, WORDS, Files, Grouped, in_order, part
+from dielet.checkpoint.grouped import (
+    U8,
+    U32,
+    WORDS,
+    Files,
+    Grouped,
+    group_count,
+    in_order,
+    packed_weights,
+    part,
+)
 from dielet.checkpoint.names import shown
 from dielet.checkpoint.quantization import Quantization
 from dielet.checkpoint.safetensors import READABLE_DTYPES
@@ -55,22 +65,18 @@ def _nibbles(words: U32) -> U8:
 
 def gptq_linears(files: Files, how: Quantization) -> Iterator[Gptq]:
     """The quantised linears among the tensors of `files`.  Raises DamagedFile, Unsupported."""
-    for name, file in files.items():
-        stem, _, last = name.rpartition(".")
-        if last != "qweight":
-            continue
-        shape = file.shapes[name]
-        if len(shape) != 2 or not all(shape) or shape[1] % 8:
+    for stem, words in packed_weights(files):
+        K, N = 8 * words.shape[0], words.shape[1]
+        if N % 8:
             raise DamagedFile(
-                f"{file.path}: {shown(name)} is {list(shape)}; two sizes are needed, the second a "
-                "multiple of 8"
+                f"{words.where}: {shown(words.name)} is {list(words.shape)}; its second size must "
+                "be a multiple of 8"
             )
-        K, N = 8 * shape[0], shape[1]
-        groups = 1 if how.group == -1 else -(-K // how.group)
+        groups = group_count(K, how.group)
         yield Gptq(
             f"{stem}.weight",
             (N, K),
-            file.tensor(name, WORDS),
+            words,
             part(files, f"{stem}.qzeros", (groups, N // 8), WORDS),
             part(files, f"{stem}.scales", (groups, N), READABLE_DTYPES),
             _group_of(files, stem, K, groups, how),

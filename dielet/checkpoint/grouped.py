@@ -7,7 +7,7 @@ codes in each 32-bit word.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -132,6 +132,23 @@ def _is_run(group_of: NDArray[np.intp], run: int) -> bool:
 def in_order(K: int, group: int) -> NDArray[np.intp]:
     """The group of each of K inputs, of which `group` after `group` share one; -1: all of them."""
     return np.arange(K, dtype=np.intp) // (K if group == -1 else group)
+
+
+def packed_weights(files: Files) -> Iterator[tuple[str, FileTensor]]:
+    """The stem of every quantised linear's names, and its words.  DamagedFile, Unsupported."""
+    for name, file in files.items():
+        stem, _, last = name.rpartition(".")
+        if last != "qweight":
+            continue
+        shape = file.shapes[name]
+        if len(shape) != 2 or not all(shape):
+            raise DamagedFile(f"{file.path}: {shown(name)} is {list(shape)}; two sizes are needed")
+        yield stem, file.tensor(name, WORDS)
+
+
+def group_count(K: int, group: int) -> int:
+    """How many groups K inputs make; -1: one of all of them."""
+    return 1 if group == -1 else -(-K // group)
 
 
 def part(files: Files, name: str, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> FileTensor:

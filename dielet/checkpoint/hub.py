@@ -15,8 +15,8 @@ from dielet.checkpoint.hub_client import HubClient, Listing, RemoteFile
 from dielet.checkpoint.hub_download import fetch_blob, patiently
 from dielet.checkpoint.hub_progress import transfer
 from dielet.checkpoint.hub_settings import HubSettings, hub_settings
-from dielet.checkpoint.hub_wanted import CONFIG, INDEX, WEIGHTS, Wanted, parts_of
-from dielet.checkpoint.weight_files import PICKLES
+from dielet.checkpoint.hub_wanted import CONFIG, Wanted, parts_of
+from dielet.checkpoint.weight_files import INDEX, PICKLES, WEIGHTS
 from dielet.errors import CapacityError, DieletError, MissingFile, Unsupported
 
 _NAMED = 5  # files that a message names

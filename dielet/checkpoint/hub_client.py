@@ -18,6 +18,7 @@ from dielet.checkpoint.hub_cache import COMMIT
 from dielet.checkpoint.hub_refusals import refusal
 from dielet.checkpoint.hub_settings import HubSettings
 from dielet.errors import DamagedFile, MissingFile
+from dielet.files import UNDECODABLE
 
 _LISTING_BYTES = 16 << 20  # some 60,000 files
 _LISTING_SECONDS = 60
@@ -108,7 +109,7 @@ class HubClient:
             data = self._small(response)
         try:
             model = msgspec.json.decode(data, type=_Model)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except UNDECODABLE as error:
             raise DamagedFile(
                 f"{self.hub_id}: {self.settings.endpoint} answered with no listing of a model "
                 f"({str(error)[:100]}); HF_ENDPOINT must be the address of a hub"

@@ -9,10 +9,10 @@ from http.client import HTTPResponse
 from pathlib import Path
 from typing import IO, TypeVar
 
-from dielet.checkpoint.fetch import file_sha256
 from dielet.checkpoint.hub_cache import CachedModel
 from dielet.checkpoint.hub_client import HubClient, NoAnswer, RemoteFile, broken
 from dielet.errors import DamagedFile, MissingFile
+from dielet.files import file_sha256
 
 PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds before each further attempt; bytes that came begin anew
 _CHUNK = 1 << 20

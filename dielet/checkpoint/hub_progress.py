@@ -1,9 +1,10 @@
 """A bar on the terminal for a download that takes long enough to wonder about."""
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from dielet.checkpoint.hub_settings import is_true
 
 _LONG = 10_000_000  # bytes
 
@@ -14,7 +15,7 @@ def transfer(label: str, total: int) -> Iterator[Callable[[int], None]]:
 
     Nothing is shown off a terminal, nor with HF_HUB_DISABLE_PROGRESS_BARS.
     """
-    off = os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS", "").upper() in ("1", "ON", "YES", "TRUE")
+    off = is_true("HF_HUB_DISABLE_PROGRESS_BARS")
     if off or total < _LONG or sys.stderr is None or not sys.stderr.isatty():
         yield lambda count: None
         return

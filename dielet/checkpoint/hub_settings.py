@@ -36,7 +36,7 @@ def hub_settings() -> HubSettings:
         cache=hub_cache_dir(),
         token=token,
         token_from=token_from,
-        offline=_is_true("HF_HUB_OFFLINE") or _is_true("TRANSFORMERS_OFFLINE"),
+        offline=is_true("HF_HUB_OFFLINE") or is_true("TRANSFORMERS_OFFLINE"),
         timeout=_timeout(),
     )
 
@@ -63,7 +63,8 @@ def _path(text: str) -> Path:
     return Path(os.path.expandvars(os.path.expanduser(text)))
 
 
-def _is_true(variable: str) -> bool:
+def is_true(variable: str) -> bool:
+    """Whether an environment variable switches something on, by huggingface_hub's rules."""
     return os.environ.get(variable, "").upper() in _TRUE
 
 
@@ -88,7 +89,7 @@ def _token() -> tuple[str | None, str | None]:
     for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         if token := os.environ.get(variable, "").strip():
             return _checked(token, variable), variable
-    if _is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN"):
+    if is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN"):
         return None, None
     named = os.environ.get("HF_TOKEN_PATH")
     path = _path(named) if named else _home() / "token"

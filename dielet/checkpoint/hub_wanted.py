@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dielet.checkpoint.config import read_json
+from dielet.checkpoint.gguf_split import PART, part_names
+from dielet.checkpoint.weight_files import INDEX, WEIGHTS
 from dielet.errors import DamagedFile, UsageError
 
-CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+CONFIG = "config.json"
 TEXTS = (
     "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "chat_template.jinja",
@@ -19,7 +21,6 @@ _NAME = re.compile(
 )
 _REVISION = re.compile(r"(?![/-])(?!.*(\.\.|//|@\{|\.lock(/|$)))[\w./+-]{1,200}(?<![/.])", re.ASCII)
 _FOLDER = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*", re.ASCII)
-_PART_OF = re.compile(r"(?P<stem>.*)-\d{5}-of-(?P<count>\d{5})\.gguf", re.ASCII)
 _MOST_PARTS = 1000
 
 
@@ -116,8 +117,5 @@ def _shards(index: Path) -> list[str]:
 
 def parts_of(file: str) -> list[str]:
     """The files that a .gguf file is made of: itself, or all of NAME-00001-of-00003.gguf."""
-    found = _PART_OF.fullmatch(file)
-    if found is None:
-        return [file]
-    count = min(int(found["count"]), _MOST_PARTS)
-    return [f"{found['stem']}-{n:05}-of-{found['count']}.gguf" for n in range(1, count + 1)]
+    found = PART.fullmatch(file)
+    return [file] if found is None else part_names(found[1], int(found[3]))[:_MOST_PARTS]

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from dielet.checkpoint.families import Config
+from dielet.checkpoint.names import shown
 from dielet.errors import DamagedFile, Unsupported
 
 METHODS = ("awq", "fp8", "gptq")
 INSTEAD = "use the bf16, fp16 or fp32 checkpoint that it was made of, or a .gguf file"
 _FORMATS = {"gptq": ("gptq", "gptq_v2"), "awq": ("gemm",)}
 _LARGEST = 1 << 20
-
-
-class Config(Protocol):
-    """The entries of a JSON object, by key and type."""
-
-    where: str
-
-    def get(self, key: str, kind: type, default: Any = ...) -> Any: ...
-
-    def within(self, key: str, values: Mapping[str, Any]) -> Config: ...
 
 
 @dataclass(frozen=True)
@@ -55,7 +46,7 @@ def quantization(entries: Config, default: str = "") -> Quantization:
     method: str = entries.get("quant_method", str, default)
     if method not in METHODS:
         raise Unsupported(
-            f"{entries.where}: the weights are quantised with {_shown(method)}, which is not "
+            f"{entries.where}: the weights are quantised with {shown(repr(method))}, which is not "
             f"supported; supported: {', '.join(METHODS)}; {INSTEAD}"
         )
     if method == "fp8":
@@ -79,8 +70,8 @@ def _only(entries: Config, method: str, key: str, kind: type, values: tuple[Any,
     value = value.lower() if kind is str else value
     if value not in values:
         raise Unsupported(
-            f"{entries.where}: {method} weights whose {key} is {_shown(value)} are not supported; "
-            f"only {', '.join(map(str, values))}; {INSTEAD}"
+            f"{entries.where}: {method} weights whose {key} is {shown(repr(value))} are "
+            f"not supported; only {', '.join(map(str, values))}; {INSTEAD}"
         )
 
 
@@ -97,10 +88,7 @@ def _block(entries: Config) -> tuple[int, int] | None:
         return None
     if len(sizes) != 2 or not all(type(n) is int and 1 <= n <= _LARGEST for n in sizes):
         raise DamagedFile(
-            f"{entries.where}: weight_block_size is {_shown(sizes)}; two sizes above 0 are needed"
+            f"{entries.where}: weight_block_size is {shown(repr(sizes))}; two sizes "
+            "above 0 are needed"
         )
     return sizes[0], sizes[1]
-
-
-def _shown(value: object) -> str:
-    return repr(value)[:60]

@@ -58,8 +58,9 @@ class Roles:
 
 def read_roles(path: Path) -> Roles:
     """Read a role map.  Raises MissingFile, DamagedFile, UsageError."""
+    data = read_small(path)
     try:
-        given = toml_values(read_small(path).decode("utf-8"))
+        given = toml_values(data.decode("utf-8"))
     except ValueError as error:
         raise DamagedFile(f"{path}: not valid TOML ({error})") from error
     for key, value in given.items():

@@ -20,7 +20,7 @@ from dielet.checkpoint.safetensors import SafetensorsFile
 from dielet.checkpoint.source import FileTensor, Source
 from dielet.errors import DamagedFile, MissingFile, Unsupported
 
-_INDEX = "model.safetensors.index.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 _SHARD = re.compile(r"\w[\w.-]*\.safetensors", re.ASCII)
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
@@ -87,10 +87,10 @@ class WeightFiles:
 
 def _open_files(directory: Path) -> tuple[str, list[SafetensorsFile]]:
     """What to call the weight files together, and the files."""
-    single = directory / "model.safetensors"
+    single = directory / WEIGHTS
     if single.is_file():
         return str(single), [SafetensorsFile(single)]
-    index = directory / _INDEX
+    index = directory / INDEX
     if index.is_file():
         return str(index), _open_shards(directory, read_json(index))
     others = sorted(directory.glob("*.safetensors"))
@@ -99,7 +99,7 @@ def _open_files(directory: Path) -> tuple[str, list[SafetensorsFile]]:
     pickles = [p for p in sorted(directory.iterdir()) if p.suffix in PICKLES and p.is_file()]
     if pickles and not others:
         raise Unsupported(pickle_refusal(max(pickles, key=lambda path: path.stat().st_size)))
-    raise MissingFile(f"{directory} has neither model.safetensors nor {_INDEX}")
+    raise MissingFile(f"{directory} has neither {WEIGHTS} nor {INDEX}")
 
 
 def pickle_refusal(path: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -12,18 +11,19 @@ from typing import Any
 
 import msgspec
 
-from dielet.checkpoint.base import Checkpoint
+from dielet.checkpoint.base import Checkpoint, content_identity
 from dielet.checkpoint.hub import from_hub
 from dielet.checkpoint.hub_settings import HubSettings, hub_settings, with_token
 from dielet.checkpoint.hub_wanted import HubName, Wanted, checked_folder, checked_revision
 from dielet.compat.said import say_once
 from dielet.errors import Unsupported, UsageError
+from dielet.files import file_sha256
 from dielet.generate.compiling import cached_directory, compile_usable
 from dielet.generate.session import is_model_directory
 from dielet.generate.text import FILES as TEXT_FILES
 from dielet.image import CompileOptions, open_source, read_manifest
 from dielet.image.appear import beside
-from dielet.image.manifest import NAME, FileEntry, file_sha256
+from dielet.image.manifest import NAME, FileEntry
 
 HUB = ("revision", "cache_dir", "token", "local_files_only", "force_download", "subfolder")
 # What transformers' own tokenizer classes read beside tokenizer.json; dielet needs none of it.
@@ -97,12 +97,9 @@ def compiled_among(source: str | Path, options: CompileOptions, out: Path) -> Pa
     return out
 
 
-def content_identity(folder: Path) -> str:
+def folder_identity(folder: Path) -> str:
     """64 hex digits of the names and contents of the files of a folder."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        digest.update(f"{path.name}\0{file_sha256(path)}\0".encode())
-    return digest.hexdigest()
+    return content_identity({p.name: file_sha256(p).encode() for p in sorted(folder.iterdir())})
 
 
 def _compile(

@@ -21,28 +21,37 @@ def settle_blocks(
 
     Raises CapacityError when not even one sequence fits the budget.
     """
-    most = config.max_seq_len // config.kvcache_block_size * config.batch_size
-    if config.memory_budget is None:
-        config.fill(kvcache_num_blocks=config.kvcache_num_blocks or most)
+    if _is_unlimited(config):
         return
     checkpoint = open_source(source, options)
     tensors = {name: checkpoint.tensor(name) for name in checkpoint.names()}
-    _settle(Planner(checkpoint.spec, tensors, options), config, most)
+    _settle(Planner(checkpoint.spec, tensors, options), config)
 
 
 def settle_compiled(directory: Path, config: RBLNDecoderOnlyModelForCausalLMConfig) -> None:
     """The same for a model that is compiled."""
-    most = config.max_seq_len // config.kvcache_block_size * config.batch_size
-    if config.memory_budget is None:
-        config.fill(kvcache_num_blocks=config.kvcache_num_blocks or most)
+    if _is_unlimited(config):
         return
     wanted = config.compile_options()
     options = CompileOptions(device=wanted.device, num_devices=wanted.num_devices)
     found = open_compiled(directory, options)
-    _settle(Planner(found.spec, found.tensors, found.options, int8=found.int8), config, most)
+    _settle(Planner(found.spec, found.tensors, found.options, int8=found.int8), config)
 
 
-def _settle(planner: Planner, config: RBLNDecoderOnlyModelForCausalLMConfig, most: int) -> None:
+def _most(config: RBLNDecoderOnlyModelForCausalLMConfig) -> int:
+    """Blocks of a full cache for all sequences."""
+    return config.max_seq_len // config.kvcache_block_size * config.batch_size
+
+
+def _is_unlimited(config: RBLNDecoderOnlyModelForCausalLMConfig) -> bool:
+    """Whether no budget limits the blocks: then there are as many as asked for, or all."""
+    if config.memory_budget is None:
+        config.fill(kvcache_num_blocks=config.kvcache_num_blocks or _most(config))
+    return config.memory_budget is None
+
+
+def _settle(planner: Planner, config: RBLNDecoderOnlyModelForCausalLMConfig) -> None:
+    most = _most(config)
     full = config.attn_impl == "eager"  # then every sequence has all of its cache
     least = most if full else config.max_seq_len // config.kvcache_block_size
     owners = memory_by_chiplet(planner)[fullest(planner)] if planner.device.local_memory else {}

@@ -95,7 +95,7 @@ class RBLNDecoderOnlyModelForCausalLM(DieletForCausalLM):
             changes = Changes.taken(given, source)
             layers = given.pop("num_hidden_layers", changes.layers)
             _idle(given)
-            identity = directories.content_identity(source)
+            identity = directories.folder_identity(source)
             return changes.applied(cls._compile(source, config, model_save_dir, layers, identity))
 
     @classmethod

@@ -12,6 +12,7 @@ import msgspec
 
 from dielet.checkpoint.special_tokens import special_tokens
 from dielet.errors import DamagedFile, UsageError
+from dielet.files import UNDECODABLE
 from dielet.generate.amplify import amplification
 from dielet.generate.stream import (
     ByteDetokenizer,
@@ -61,19 +62,10 @@ class Text:
         data = files.get(TOKENIZER)
         if data is None:
             return NoText()
-        try:
-            with _panics_caught(where):
-                file = msgspec.json.decode(data, type=_TokenizerFile)
-                _check_growth(file, where)
-                tokenizer = tokenizers.Tokenizer.from_buffer(data)
-        except DamagedFile:
-            raise
-        # The tokenizers library raises bare Exception for every fault of the file.
-        except Exception as error:
-            what = " ".join(str(error).split())
-            raise DamagedFile(
-                f"{where}{TOKENIZER}: not a usable tokenizer: {what}; replace it and compile again"
-            ) from None
+        with _panics_caught(where, Exception):
+            file = msgspec.json.decode(data, type=_TokenizerFile)
+            _check_growth(file, where)
+            tokenizer = tokenizers.Tokenizer.from_buffer(data)
         tokenizer.no_truncation()
         tokenizer.no_padding()
         text = cls(tokenizer, file.decoder, _template_of(files, where, tokenizer))
@@ -118,14 +110,21 @@ def _check_growth(file: _TokenizerFile, where: str) -> None:
 
 
 @contextmanager
-def _panics_caught(where: str = "") -> Iterator[None]:
+def _panics_caught(
+    where: str = "", more: tuple[type[Exception], ...] | type[Exception] = ()
+) -> Iterator[None]:
     """DamagedFile for what the tokenizers library makes of files that name tokens they do not have:
     a bare Exception, or a panic, which Python does not take for an error.
+
+    more: what else inside is a fault of the file.
     """
     try:
         yield
+    except DamagedFile:
+        raise
     except BaseException as error:
-        if type(error) is not Exception and type(error).__name__ != "PanicException":
+        panic = type(error) is Exception or type(error).__name__ == "PanicException"
+        if not (panic or isinstance(error, more)):
             raise
         what = " ".join(str(error).split())
         raise DamagedFile(
@@ -169,7 +168,7 @@ def json_object(files: Mapping[str, bytes], name: str, where: str) -> dict[str, 
     """The JSON object that is the content of a file; {} when there is no such file."""
     try:
         return msgspec.json.decode(files.get(name, b"{}"), type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise DamagedFile(f"{where}{name}: not a JSON object: {error}") from None
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dielet.errors import DamagedFile, MissingFile
+from dielet.files import UNDECODABLE
 from dielet.image.names import ACCURACY
 
 
@@ -70,5 +71,5 @@ def read_accuracy(directory: Path) -> Accuracy:
         )
     try:
         return msgspec.json.decode(path.read_bytes(), type=Accuracy)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise DamagedFile(f"{path}: {error}; compile the model again") from None

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dielet.errors import DamagedFile, MissingFile
+from dielet.files import UNDECODABLE
 from dielet.program import Program, WeightPlan
 from dielet.program.memory import Share, aligned
 
@@ -109,7 +110,7 @@ class Image:
                 blob = self._blobs[entry.offset : entry.offset + entry.nbytes]
                 try:
                     return msgspec.msgpack.decode(blob, type=Program)
-                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                except UNDECODABLE as error:
                     raise DamagedFile(f"{self.path}: program {name}: {error}") from None
         known = ", ".join(entry.name for entry in self.table.programs)
         raise DamagedFile(f"{self.path} has no program '{name}'; it has {known}")
@@ -132,7 +133,7 @@ def open_image(path: Path) -> Image:
         raise DamagedFile(f"{path}: a table of {length} bytes cannot be; compile the model again")
     try:
         table = msgspec.json.decode(view[_PREFIX.size : end], type=Table)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise DamagedFile(f"{path}: {error}; compile the model again") from None
     blobs_end = end + max((p.offset + p.nbytes for p in table.programs), default=0)
     start = aligned(blobs_end, PAGE)

@@ -13,6 +13,7 @@ import msgspec
 from dielet import paths
 from dielet.checkpoint.spec import ModelSpec
 from dielet.errors import DamagedFile, DieletError, MissingFile, UsageError
+from dielet.files import UNDECODABLE, file_sha256
 from dielet.formats.cache import KV_FORMATS
 from dielet.formats.packed import WeightFormat
 from dielet.image.names import FILES
@@ -22,7 +23,6 @@ from dielet.program.memory import KvLayout
 SCHEMA = 1
 NAME = "manifest.json"
 _LONGEST = 16 << 20
-_BLOCK = 1 << 22
 
 
 class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,7 +89,7 @@ def read_manifest(directory: Path) -> Manifest:
         )
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
-    except (msgspec.MsgspecError, DieletError, UnicodeDecodeError, RecursionError) as error:
+    except (DieletError, *UNDECODABLE) as error:
         raise DamagedFile(f"{path}: {error}; compile the model again") from None
     if complaint := _complaint(manifest):
         raise DamagedFile(f"{path}: {complaint}; compile the model again")
@@ -167,7 +167,7 @@ class _Schema(msgspec.Struct):
 def _schema_of(data: bytes, path: Path) -> int:
     try:
         return msgspec.json.decode(data, type=_Schema).schema
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise DamagedFile(f"{path} is no manifest: {error}; compile the model again") from None
 
 
@@ -207,14 +207,6 @@ def remember_files(directory: Path, target: Path, files: dict[str, FileEntry]) -
 def forget_files(target: Path) -> None:
     """Undo `remember_files` for a directory that is about to go."""
     _Verified(target).forget()
-
-
-def file_sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 class _Verified:

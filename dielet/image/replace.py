@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from dielet.errors import UsageError
+from dielet.files import UNDECODABLE
 from dielet.image.manifest import NAME, SCHEMA
 from dielet.image.names import COMPANION_SUFFIX, COMPANIONS, DEVICE, FILES
 
@@ -44,7 +45,7 @@ def check_replaceable(target: Path) -> None:
         raise UsageError(f"{target} exists and is no compiled model; {remedy}")
     try:
         manifest = msgspec.json.decode((target / NAME).read_bytes(), type=_Manifest)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (OSError, *UNDECODABLE) as error:
         raise UsageError(
             f"{target} exists, and its {NAME} is not one that dielet wrote ({error}); {remedy}"
         ) from None

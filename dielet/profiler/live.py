@@ -55,10 +55,9 @@ def live_bytes(program: Program) -> dict[int, I64]:
 def _accesses(command: Command) -> tuple[list[Region], list[Region]]:
     """The activations that a command reads, and those that it writes."""
     entry = ENTRIES[command.kind]
-    sides = entry.reads + " " + entry.updates, entry.writes + " " + entry.updates
     reads, writes = (
         [o.region for o in command.operands if o.role in roles and _shared(o.region.space)]
-        for roles in (side.replace("?", "").split() for side in sides)
+        for roles in (entry.read_roles(), entry.written_roles())
     )
     return reads, writes
 
@@ -82,10 +81,7 @@ def _atoms(regions: Iterable[Region]) -> tuple[I64, dict[Region, I64]]:
         found = _cells(cells, region, grain)
         np.bitwise_xor(found, mark, out=found)  # who shares a cell, in one number
     firsts = np.flatnonzero(np.r_[True, cells[1:] != cells[:-1]])
-    (
-        _,
-        atom_of,
-    ) = np.unique(cells[firsts], return_inverse=True)
+    atom_of = np.unique(cells[firsts], return_inverse=True)[1]
     lengths = np.diff(np.r_[firsts, end])
     sizes = np.bincount(atom_of, lengths).astype(np.int64) * grain
     numbers = np.repeat(atom_of.astype(np.int32), lengths)

@@ -11,8 +11,7 @@ from dielet.program.types import READ_ONLY, Command, Program, Region, Wait
 
 def accesses(command: Command) -> list[tuple[Region, bool]]:
     """The command's regions of writable memory, and whether it writes each."""
-    entry = ENTRIES[command.kind]
-    written = set((entry.writes + " " + entry.updates).replace("?", "").split())
+    written = ENTRIES[command.kind].written_roles()
     return [
         (operand.region, operand.role in written)
         for operand in command.operands

@@ -151,7 +151,7 @@ def _verify_operand(
     dtype = entry.dtypes(command).get(role, "f32")
     if operand.dtype != dtype:
         raise InternalError(f"{where} is {operand.dtype}, its attributes ask for {dtype}")
-    written = (entry.writes + " " + entry.updates).replace("?", "").split()
+    written = entry.written_roles()
     if region.space in READ_ONLY and role in written:
         raise InternalError(f"{where} is written in read-only {region.space}")
     if region.space == "kv" and role in written and role not in CACHES:

@@ -200,8 +200,7 @@ def _alongside(bench: Bench, workers: int) -> float:
     found = []
     for fmt in ("bf16", "int8g128"):
         chain = list(_linears(fmt, 512, 128, 1024, results=1))[:CHAIN]
-        times = (bench.time(chain, n, 0, 128, rounds=15).whole() for n in (1, workers))
-        alone, shared = times
+        alone, shared = (bench.time(chain, n, 0, 128, rounds=15).whole() for n in (1, workers))
         found.append(alone / workers / shared)
     return min(float(np.median(found)), 1.0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dielet import paths
-from dielet.devices import Device, load_device, read_device
+from dielet.devices import Device, load_device, read_device_file
 from dielet.errors import DamagedFile
 
 
@@ -20,11 +20,10 @@ def calibrated_host() -> Device | None:
     if not path.is_file():
         return None
     try:
-        return read_device(path.read_text("utf-8"), str(path))
-    except (DamagedFile, UnicodeDecodeError) as error:
-        what = error if isinstance(error, DamagedFile) else f"device file {path} is not UTF-8"
+        return read_device_file(path)
+    except DamagedFile as error:
         raise DamagedFile(
-            f"{what}; measure again with `dielet devices host --calibrate`, or delete the file"
+            f"{error}; measure again with `dielet devices host --calibrate`, or delete the file"
         ) from None
 
 

@@ -31,11 +31,14 @@ class Costs:
     """Prices commands; equal ones on equal queues are priced once.
 
     `run` bounds the shapes on devices that skip padding; elsewhere every shape is full.
+    together: whether several workers of an engine compute side by side.
     """
 
-    def __init__(self, machine: Machine, run: Run | None) -> None:
+    def __init__(self, machine: Machine, run: Run | None, together: bool = False) -> None:
         self.machine = machine
         self.run = run if machine.device.padding == "skipped" else None
+        # What one row costs is reading, and that its legs share already.
+        self._together = together and (self.run is None or self.run.valid > 1)
         self._known: dict[object, Work] = {}
         self._rates: dict[str, Rates] = {
             name: Rates(engine) for name, engine in machine.device.engine.items()
@@ -62,6 +65,8 @@ class Costs:
             legs, latency = self._operands(command, cost, queue, lane)
         engine = self.machine.device.engine[queue.engine]
         compute = self._rates[queue.engine].time(command, cost, self.run, self.machine.device)
+        if self._together:
+            compute = compute * 100 // engine.alongside
         moved: dict[str, int] = {}
         for nbytes, path in legs:
             for resource in path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -149,13 +149,11 @@ def simulate_program(
     commands are dealt over, where chiplets share one memory; default: one per chiplet.
     """
     machine = Machine(device)
-    costs = Costs(machine, run)
     if device.local_memory:
-        builder = _queues(program, machine, costs)
+        builder = _queues(program, machine, Costs(machine, run))
     else:
-        builder = _workers(
-            program, machine, costs, program.chiplets if workers is None else workers
-        )
+        workers = program.chiplets if workers is None else workers
+        builder = _workers(program, machine, Costs(machine, run, workers > 1), workers)
     tasks = builder.tasks(machine)
     return Timing(
         program=program,
@@ -276,10 +274,6 @@ def _workers(program: Program, machine: Machine, costs: Costs, workers: int) -> 
     """Every worker is a lane; its pieces wait for what others have done, as on the host."""
     builder = _Builder(tuple(f"worker {n}" for n in range(workers)))
     delay = machine.device.signal.chiplet
-    engine = machine.device.engine[program.queues[0].engine]
-    # What one row costs is reading, and that its legs share already.
-    computes = workers > 1 and (costs.run is None or costs.run.valid > 1)
-    alongside = engine.alongside if computes else 100
     dealt = deal(program, workers)
     firsts = np.cumsum([0, *map(len, dealt)]).tolist()  # each worker's tasks are in one run
     for worker, pieces in enumerate(dealt):
@@ -288,19 +282,16 @@ def _workers(program: Program, machine: Machine, costs: Costs, workers: int) -> 
             work = costs.of(command, program.queues[command.queue], worker)
             waits = [(firsts[other] + count - 1, delay) for other, count in piece.waits]
             share = piece.hi * work.units // piece.den - piece.lo * work.units // piece.den
-            part = _part(work, share, alongside)
+            part = _part(work, share)
             builder.add(piece.command, worker, part, waits, (piece.hi - piece.lo) / piece.den)
     return builder
 
 
-def _part(work: Work, share: int, alongside: int) -> Work:
-    """What a worker has of a command, in its indivisible units; every part has the set-up.
-
-    alongside: percent of its speed that the worker keeps beside the others.
-    """
-    whole, compute = work.units, work.compute * 100 // alongside
+def _part(work: Work, share: int) -> Work:
+    """What a worker has of a command, in its indivisible units; every part has the set-up."""
+    whole = work.units
     if share == whole:
-        return replace(work, compute=compute)
+        return work
     legs = tuple((n, path) for nbytes, path in work.legs if (n := nbytes * share // whole))
     moved = tuple((name, nbytes * share // whole) for name, nbytes in work.moved)
-    return Work(work.setup, compute * share // whole, legs, moved, share)
+    return Work(work.setup, work.compute * share // whole, legs, moved, share)

@@ -16,12 +16,12 @@ from dielet.checkpoint.random import RandomCheckpoint
 from dielet.checkpoint.source import Source
 from dielet.checkpoint.spec import ModelSpec
 from dielet.errors import DamagedFile, MissingFile, UsageError
+from dielet.files import file_sha256
 from dielet.formats.packed import WeightFormat, unpack
 from dielet.generate.compiling import cached_directory, compile_usable
 from dielet.host import load_runtime
 from dielet.image import CompileOptions, compile_checkpoint, open_directory
 from dielet.image.accuracy import Accuracy, read_accuracy
-from dielet.image.manifest import file_sha256
 from dielet.program import Program
 from dielet.program.commands import Run
 from dielet.program.interpret import as_early, execute, schedule, view

@@ -12,26 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dielet.checkpoint import hub_client, hub_download
-from dielet.checkpoint.hub import from_hub
-from dielet.checkpoint.hub_wanted import HubName, Wanted
-from dielet.errors import DamagedFile, DieletError, MissingFile
+from dielet.errors import DamagedFile, DieletError
+from tests.checkpoint.fetching import NAME, complaint, fetched
 from tests.hub_server import Handler, Hub, Seen
 
-NAME = "some/model"
 WEIGHTS = bytes(range(256))
 SHA256 = hashlib.sha256(WEIGHTS).hexdigest()
 FILES = {"config.json": b"{}", "model.safetensors": WEIGHTS}
-
-
-def fetched() -> Path:
-    return from_hub(Wanted(HubName(NAME)))
-
-
-def complaint(error: type[DieletError] = MissingFile) -> str:
-    with pytest.raises(error) as seen:
-        fetched()
-    assert "\n" not in str(seen.value)
-    return str(seen.value)
 
 
 @pytest.mark.parametrize(

@@ -20,27 +20,14 @@ import pytest
 from huggingface_hub.utils import WeakFileLock
 
 from dielet.checkpoint import hub_client, hub_download
-from dielet.checkpoint.hub import from_hub
-from dielet.checkpoint.hub_wanted import HubName, Wanted
-from dielet.errors import CapacityError, DamagedFile, DieletError, MissingFile
+from dielet.errors import CapacityError, DamagedFile
+from tests.checkpoint.fetching import NAME, complaint, fetched
 from tests.hub_server import COMMIT, Handler, Hub, Seen, git_oid
 
-NAME = "some/model"
 WEIGHTS = bytes(range(256)) * 4000
 SHA256 = hashlib.sha256(WEIGHTS).hexdigest()
 FILES = {"config.json": b"{}", "model.safetensors": WEIGHTS}
 HALF = len(WEIGHTS) // 2
-
-
-def fetched() -> Path:
-    return from_hub(Wanted(HubName(NAME)))
-
-
-def complaint(error: type[DieletError] = MissingFile) -> str:
-    with pytest.raises(error) as seen:
-        fetched()
-    assert "\n" not in str(seen.value)
-    return str(seen.value)
 
 
 def blobs(cache: Path) -> dict[str, int]:

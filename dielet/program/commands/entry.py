@@ -118,6 +118,14 @@ class Entry:
         """All roles, in the order in which the kernel takes them."""
         return tuple((self.reads + " " + self.updates + " " + self.writes).replace("?", "").split())
 
+    def read_roles(self) -> set[str]:
+        """The operands that the command reads, if it has them."""
+        return set((self.reads + " " + self.updates).replace("?", "").split())
+
+    def written_roles(self) -> set[str]:
+        """The operands that the command writes, if it has them."""
+        return set((self.writes + " " + self.updates).replace("?", "").split())
+
     def kernel(self, c: Command) -> tuple[str, tuple[tuple[str, Attr], ...]]:
         """The kernel's family and static parameters."""
         names = [*self.static, *(name for name in self.options if name in c.attrs)]
@@ -125,8 +133,7 @@ class Entry:
 
     def cost(self, c: Command, run: Run | None = None) -> Cost:
         """What the command computes and moves: its full shape, or what `run` makes real of it."""
-        reads = set((self.reads + " " + self.updates).replace("?", "").split())
-        writes = set((self.writes + " " + self.updates).replace("?", "").split())
+        reads, writes = self.read_roles(), self.written_roles()
         return Cost(
             ops=self.ops(c, run),
             reads={o.role: self.moved(c, o, run) for o in c.operands if o.role in reads},
