@@ -251,6 +251,13 @@ class Runtime:
                 f"{bad} of {n * self.spec.vocab} logits are NaN or infinite; the weights or the "
                 "number format do not suit this model: try --weights bf16"
             )
+        for row in range(n):
+            # A norm of numbers whose squares leave float32 is exactly 0, and so is all after it.
+            if not any(w[row, 0] << 1 for _, w in shares) and not values[row].any():
+                raise NumericError(
+                    f"all {self.spec.vocab} logits are 0: sums left the range of float32, or there "
+                    "is nothing but zeros in a norm or the head; the checkpoint is damaged"
+                )
         return [
             Logits(values[row, : self.spec.vocab], _best([(c, w[row]) for c, w in shares]))
             for row in range(n)

@@ -81,6 +81,30 @@ def test_overflow_at_run_time_is_an_error(
     rt.close()
 
 
+@pytest.mark.parametrize("chiplets", [1, 4])
+@pytest.mark.parametrize(
+    ("tensor", "index", "value"),
+    [
+        # The sums are finite, their squares are not: norms of them are 0, and all that follows.
+        pytest.param("model.embed_tokens.weight", ALL, HUGE, id="overflow"),
+        pytest.param("model.norm.weight", ALL, 0.0, id="norm"),
+        pytest.param("lm_head.weight", ALL, 0.0, id="head"),
+    ],
+)
+def test_logits_that_are_all_zero_are_an_error(
+    tiny: Tiny, tmp_path: Path, tensor: str, index: Any, value: float, chiplets: int
+) -> None:
+    checkpoint = poisoned(tiny, tmp_path, tensor, index, value)
+    options = CompileOptions(weights="bf16", chiplets=chiplets)
+    rt = load_runtime(compile_model(checkpoint, tmp_path / "out", options))
+    for step in (1, 5):
+        with pytest.raises(NumericError, match="all 331 logits are 0"):
+            rt.forward(measure.fresh(rt), TOKENS[:step])
+    with pytest.raises(NumericError, match="all 331 logits are 0"):
+        rt.forward_all(measure.fresh(rt), TOKENS[:5])
+    rt.close()
+
+
 @pytest.mark.parametrize(("weights", "kv"), [("bf16", "bf16"), ("int8", "bf16"), ("bf16", "int8")])
 @pytest.mark.parametrize("step", [1, 5])
 def test_nan_in_the_used_cache_is_seen(tiny: Tiny, weights: str, kv: str, step: int) -> None:
