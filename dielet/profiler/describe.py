@@ -12,7 +12,6 @@ from dielet.program.types import Command, Operand, Program
 from dielet.simulator.machine import Machine
 
 NEURAL_DMA = "Neural DMA"
-WINDOW = 1 << 13  # commands over which dependencies are followed
 MOST_NAMED = 4  # commands waited for that are named; of more, the rest is counted
 
 
@@ -31,27 +30,6 @@ def command_indices(program: Program) -> list[int]:
         indices.append(seen[key])
         seen[key] += 1
     return indices
-
-
-def direct_dependencies(program: Program, skip: frozenset[int]) -> list[tuple[int, ...]]:
-    """Per command: the commands that it depends on, without those implied by the others.
-
-    Commands in `skip` count as not there, with all their dependencies.  What is implied over more
-    than WINDOW commands is not looked for: such a dependency stays, though it could go.
-    """
-    before: list[int] = []  # per command: bit k stands for the command k + 1 places before it
-    direct = []
-    mask = (1 << WINDOW) - 1
-    for number, command in enumerate(program.commands):
-        implied, kept = 0, []
-        for dep in sorted(set(command.deps) - skip, reverse=True) if number not in skip else ():
-            back = number - dep
-            if back > WINDOW or not implied >> (back - 1) & 1:
-                kept.append(dep)
-                implied |= (before[dep] << back | 1 << (back - 1)) & mask
-        before.append(implied)
-        direct.append(tuple(reversed(kept)))
-    return direct
 
 
 def shape_of(command: Command) -> str:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from dielet.profiler.describe import (
     NEURAL_DMA,
     command_indices,
-    direct_dependencies,
     engine_title,
     waited_for,
 )
@@ -76,19 +75,19 @@ class Facts:
     work: Work
     indices: list[int]  # of commands among those of the same layer and chiplet
     flows: list[tuple[int, ...]]  # sources of the arrows into each command
-    needs: list[tuple[int, ...]]  # what each command has to wait for
 
     @staticmethod
     def of(program: Program, place: Place, peaks: Peaks | None) -> Facts:
         titles = [engine_title(place.device, program, n) for n in range(len(program.commands))]
-        skip = frozenset(n for n, title in enumerate(titles) if title == NEURAL_DMA)
-        needs = direct_dependencies(program, frozenset())
+        flows = [
+            tuple(dep for dep in command.deps if NEURAL_DMA not in (title, titles[dep]))
+            for command, title in zip(program.commands, titles, strict=True)
+        ]
         return Facts(
             program,
             Work(program, place.device, peaks),
             command_indices(program),
-            direct_dependencies(program, skip) if skip else needs,
-            needs,
+            flows,
         )
 
 
@@ -227,7 +226,7 @@ class Plan:
             queue = facts.program.queues[facts.program.commands[command].queue]
             waits = tuple(
                 dep
-                for dep in facts.needs[command]
+                for dep in facts.program.commands[command].deps
                 if any(lane_of[p] != lane for p in by_command.get((run, dep), ()))
             )
             name = lanes[run].get((queue.chiplet, queue.engine, lane))

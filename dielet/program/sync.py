@@ -1,4 +1,5 @@
-"""Set waits and signals: the fewest that keep every command after those whose bytes it shares."""
+"""Set dependencies, waits and signals: the fewest that keep every command after those whose bytes
+it shares."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ import numpy as np
 
 from dielet.program.commands import ENTRIES
 from dielet.program.types import READ_ONLY, Command, Program, Region, Wait
+
+WINDOW = 1 << 13  # commands over which chains of dependencies are followed
 
 
 def accesses(command: Command) -> list[tuple[Region, bool]]:
@@ -33,7 +36,7 @@ def synchronise(program: Program) -> Program:
     commands = tuple(
         msgspec.structs.replace(
             command,
-            deps=tuple(sorted(deps[number])),
+            deps=deps[number],
             waits=tuple(Wait(program.commands[s].queue, count[s]) for s in sorted(waited[number])),
             signals=number in count,
         )
@@ -42,8 +45,31 @@ def synchronise(program: Program) -> Program:
     return msgspec.structs.replace(program, commands=commands)
 
 
-def dependencies(commands: tuple[Command, ...]) -> list[set[int]]:
-    """For each command, the earlier ones that it must follow: shared bytes, one of them writing."""
+def dependencies(commands: tuple[Command, ...]) -> list[tuple[int, ...]]:
+    """For each command, the earlier ones that it must follow: shared bytes, one of them writing.
+
+    Left out are those that follow from the others, by a chain of them.  Between commands that
+    copy no weights, chains through copies of weights do not count: that one gave its result to the
+    other matters more than that it made room for the other's weights.  Nor do chains over more than
+    WINDOW commands, so that such a dependency stays although it could go.
+    """
+    before: list[int] = []  # per command: bit k stands for the command k + 1 places before it
+    direct = []
+    mask = (1 << WINDOW) - 1
+    for number, found in enumerate(_sharing(commands)):
+        follows, kept = 0, []
+        for dep in sorted(found, reverse=True):
+            back = number - dep
+            if back > WINDOW or not follows >> (back - 1) & 1:
+                kept.append(dep)
+                follows |= (before[dep] << back | 1 << (back - 1)) & mask
+        before.append(0 if commands[number].kind == "weight_copy" else follows)
+        direct.append(tuple(reversed(kept)))
+    return direct
+
+
+def _sharing(commands: tuple[Command, ...]) -> list[set[int]]:
+    """For each command, earlier ones with which it shares bytes, from which all others follow."""
     live: dict[str, _Live] = {}
     deps: list[set[int]] = []
     for number, command in enumerate(commands):
@@ -134,7 +160,7 @@ def _solid(region: Region) -> bool:
     return region.rows == 1 or region.stride == region.width
 
 
-def _needed_waits(program: Program, deps: list[set[int]]) -> list[list[int]]:
+def _needed_waits(program: Program, deps: list[tuple[int, ...]]) -> list[list[int]]:
     """Of each command's deps, those not already implied by its queue's order or other waits."""
     position = [0] * len(program.queues)
     at: list[int] = []
@@ -144,7 +170,7 @@ def _needed_waits(program: Program, deps: list[set[int]]) -> list[list[int]]:
     for number, command in enumerate(program.commands):
         known = list(after[last[command.queue]]) if command.queue in last else [0] * len(position)
         chosen = []
-        for source in sorted(deps[number], reverse=True):
+        for source in reversed(deps[number]):
             queue = program.commands[source].queue
             if at[source] > known[queue]:
                 chosen.append(source)

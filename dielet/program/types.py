@@ -108,7 +108,8 @@ class Command(msgspec.Struct, frozen=True):
     """One unit of work of one engine of one chiplet.
 
     `attrs` are the entry's static parameters.  `deps` are the commands whose bytes this one needs
-    or would overwrite; `waits` is the least that enforces them, given that queues are in order.
+    or would overwrite, but for those that it follows by others; `waits` is the least that enforces
+    them, given that queues are in order.
     `signals` says whether completion raises the queue's semaphore by one.
     """
 

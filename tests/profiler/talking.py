@@ -9,9 +9,7 @@ import msgspec
 
 from dielet.checkpoint.random import RandomCheckpoint
 from dielet.image import compile_checkpoint
-from dielet.profiler.describe import direct_dependencies
 from dielet.profiler.names import parse
-from dielet.program import Program
 from tests.generate.fake import TEMPLATE, byte_level_tokenizer
 from tests.models import QWEN, options
 from tests.profiler.oracle import Trace
@@ -40,8 +38,3 @@ def work(trace: Trace) -> list[str]:
 def programs_of(trace: Trace) -> Counter[str]:
     """How often each program ran."""
     return Counter(s.args["program"] for s in trace.slices if s.category == "Device Workload")
-
-
-def arrows(program: Program) -> int:
-    """Dependencies that do not follow from others."""
-    return sum(map(len, direct_dependencies(program, frozenset())))

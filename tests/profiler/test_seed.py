@@ -15,6 +15,7 @@ from dielet.checkpoint.spec import ModelSpec
 from dielet.profiler.modelled import write_modelled
 from dielet.profiler.names import Name, parse
 from dielet.simulator import simulate
+from tests.profiler.arrows import check_arrows
 from tests.profiler.oracle import Slice, Trace, read
 
 QWEN3_1_7B = ModelSpec(
@@ -163,6 +164,13 @@ def test_several_task_dmas_feed_the_one_transfer_at_the_end(traces: list[Trace])
         for number in (1, 2, 3):
             mine = [s.end for s in trace.commands() if chiplet(trace, s) == f"Chiplet {number}"]
             assert max(mine) < last.start
+
+
+def test_arrows_are_the_dependencies_but_for_those_of_neural_dma(traces: list[Trace]) -> None:
+    answer = simulate(QWEN3_1_7B, "rebel100", 20, 4, weights="bf16", max_seq_len=8192)
+    programs = {run.program.name: run.program for run in answer.executions()}
+    merged, *singles = traces
+    assert check_arrows(merged, programs) == sum(check_arrows(s, programs) for s in singles) > 20000
 
 
 def test_arrows_leave_neural_dma_alone(merged: Trace) -> None:
