@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from dielet.errors import UsageError
+from dielet.checkpoint.filemap import read_small
+from dielet.errors import MissingFile, UsageError
 
 _TRUE = {"1", "ON", "YES", "TRUE"}
 _TIMEOUT = 10.0  # seconds without a byte; huggingface_hub's own default
@@ -94,8 +95,8 @@ def _token() -> tuple[str | None, str | None]:
     named = os.environ.get("HF_TOKEN_PATH")
     path = _path(named) if named else _home() / "token"
     try:
-        token = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
+        token = read_small(path).decode().strip()
+    except (MissingFile, UnicodeDecodeError):
         return None, None
     return (_checked(token, str(path)), str(path)) if token else (None, None)
 

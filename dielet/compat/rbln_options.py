@@ -270,7 +270,7 @@ class RBLNDecoderOnlyModelForCausalLMConfig(Runtime, Compilation, Unsaved):
             weights=weights if weights in ("int4", "int8") else "bf16",
             max_seq_len=self.max_seq_len,
             prefill_chunk=self.prefill_chunk_size,
-            batch_sizes=(1, *sorted(self.decoder_batch_sizes)),
+            batch_sizes=tuple(sorted({1, *self.decoder_batch_sizes})),
             layers=layers,
         )
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from dielet.checkpoint.filemap import read_small
 from dielet.checkpoint.special_tokens import special_tokens
 from dielet.errors import DamagedFile, UsageError
 from dielet.files import UNDECODABLE
 from dielet.generate.amplify import amplification
+from dielet.generate.panics import panics_caught
 from dielet.generate.stream import (
     ByteDetokenizer,
     Detokenizer,
@@ -27,6 +28,7 @@ TEMPLATE = "chat_template.jinja"
 MODEL_CONFIG = "config.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
+_UNUSABLE = f"{TOKENIZER}: not a usable tokenizer"
 # What generation reads, if it is there.
 FILES = (TOKENIZER, TEMPLATE, MODEL_CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG)
 
@@ -62,7 +64,7 @@ class Text:
         data = files.get(TOKENIZER)
         if data is None:
             return NoText()
-        with _panics_caught(where, Exception):
+        with panics_caught(f"{where}{_UNUSABLE}", Exception):
             file = msgspec.json.decode(data, type=_TokenizerFile)
             _check_growth(file, where)
             tokenizer = tokenizers.Tokenizer.from_buffer(data)
@@ -75,12 +77,12 @@ class Text:
     def encode(self, text: str, special: bool) -> list[int]:
         """Ids of `text`; `special` adds what the tokenizer puts around a whole text (BOS)."""
         check_unicode(text, "the prompt")
-        with _panics_caught():
+        with panics_caught(_UNUSABLE):
             return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of `tokens` at once, special tokens left out."""
-        with _panics_caught():
+        with panics_caught(_UNUSABLE):
             return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     def detokenizer(self) -> Detokenizer:
@@ -107,29 +109,6 @@ def _check_growth(file: _TokenizerFile, where: str) -> None:
     what = amplification(file.normalizer, file.decoder, file.post_processor)
     if what:
         raise DamagedFile(f"{where}{TOKENIZER}: {what}; replace it and compile again")
-
-
-@contextmanager
-def _panics_caught(
-    where: str = "", more: tuple[type[Exception], ...] | type[Exception] = ()
-) -> Iterator[None]:
-    """DamagedFile for what the tokenizers library makes of files that name tokens they do not have:
-    a bare Exception, or a panic, which Python does not take for an error.
-
-    more: what else inside is a fault of the file.
-    """
-    try:
-        yield
-    except DamagedFile:
-        raise
-    except BaseException as error:
-        panic = type(error) is Exception or type(error).__name__ == "PanicException"
-        if not (panic or isinstance(error, more)):
-            raise
-        what = " ".join(str(error).split())
-        raise DamagedFile(
-            f"{where}{TOKENIZER}: not a usable tokenizer: {what}; replace it and compile again"
-        ) from None
 
 
 class NoText(Text):
@@ -160,8 +139,8 @@ class _NoDetokenizer:
 
 
 def read_files(directory: Path) -> dict[str, bytes]:
-    """Those of FILES that `directory` has.  Raises DamagedFile for one that cannot be read."""
-    return {name: _read(path) for name in FILES if (path := directory / name).exists()}
+    """Those of FILES that `directory` has.  MissingFile, DamagedFile where one cannot be read."""
+    return {name: read_small(path) for name in FILES if (path := directory / name).exists()}
 
 
 def json_object(files: Mapping[str, bytes], name: str, where: str) -> dict[str, Any]:
@@ -209,10 +188,3 @@ def _by_id(config: Mapping[str, Any], tokenizer: Any) -> dict[str, str]:
         if name is not None:
             strings[f"{role}_token"] = name
     return strings
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DamagedFile(f"{path} cannot be read: {error.strerror}") from None

@@ -83,6 +83,8 @@ class CompileOptions:
             raise UsageError(f"random_weights seed {self.random_weights} must not be negative")
         if not self.batch_sizes or any(not 1 <= size <= MAX_BATCH for size in self.batch_sizes):
             raise UsageError(f"batch_sizes {self.batch_sizes}: each must be from 1 to {MAX_BATCH}")
+        if len(set(self.batch_sizes)) < len(self.batch_sizes):
+            raise UsageError(f"batch_sizes {self.batch_sizes}: name each of them once")
         if self.kv_ladder is not None:
             _check_ladder(self.kv_ladder, self.max_seq_len)
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dielet.errors import UsageError
-from dielet.files import UNDECODABLE
+from dielet.files import UNDECODABLE, what_is
 from dielet.image.manifest import NAME, SCHEMA
 from dielet.image.names import COMPANION_SUFFIX, COMPANIONS, DEVICE, FILES
 
@@ -39,6 +39,9 @@ def check_replaceable(target: Path) -> None:
     remedy = "name another directory or remove it"
     if _leads_nowhere(target):
         raise UsageError(f"{target} is a link that leads back to itself; {remedy}")
+    above = next(folder for folder in target.absolute().parents if folder.exists())
+    if not above.is_dir():
+        raise UsageError(f"{target} cannot be made, for {above} is {what_is(above)}; {remedy}")
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     if not (target / NAME).is_file():

@@ -6,9 +6,11 @@ import threading
 import pytest
 
 from dielet.checkpoint import open_checkpoint, open_config
+from dielet.checkpoint.hub_settings import hub_settings
 from dielet.checkpoint.roles import read_roles
 from dielet.errors import DamagedFile, MissingFile, Unsupported
 from dielet.generate.calibration import calibration_hash
+from dielet.generate.text import read_files
 
 from .make import gguf_file, hugging_face, spec, weights
 
@@ -57,7 +59,17 @@ PIPES = {
     "roles.toml": lambda path: read_roles(path),
     "text.txt": lambda path: calibration_hash(path),
     "split-00001-of-00002.gguf": lambda path: open_config(path),
+    "tokenizer.json": lambda path: read_files(path.parent),
+    "token": lambda path: _with_token_from(path),
 }
+
+
+def _with_token_from(path):
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_DISABLE_IMPLICIT_TOKEN"):
+            patch.delenv(variable, raising=False)
+        patch.setenv("HF_TOKEN_PATH", str(path))
+        return hub_settings()
 
 
 def refuses_pipes(read, path):

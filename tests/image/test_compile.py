@@ -382,6 +382,11 @@ def test_a_refused_context_names_one_that_is_accepted(asked: int) -> None:
     assert CompileOptions(max_seq_len=named).resolved_max_seq_len(2000) == named
 
 
+def test_a_batch_size_that_is_named_twice_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"batch_sizes \(4, 4\): name each of them once"):
+        CompileOptions(batch_sizes=(4, 4))
+
+
 def test_a_model_of_too_few_positions_is_refused_in_one_sentence() -> None:
     with pytest.raises(Unsupported, match=r"has 16 positions; the shortest context .* is 32"):
         CompileOptions().resolved_max_seq_len(16)

@@ -103,3 +103,13 @@ def test_a_link_that_leads_to_itself_is_refused_before_anything_is_compiled(
             RandomCheckpoint(LLAMA, 7), loop, options(), lambda done, total, name: told.append(name)
         )
     assert not told and [path.name for path in tmp_path.iterdir()] == ["loop"]
+
+
+@pytest.mark.parametrize("below", ["x", "x/y"])
+def test_a_file_where_a_directory_is_needed_is_refused_before_anything_is_compiled(
+    tmp_path: Path, below: str
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UsageError, match=rf"{below} cannot be made, for .*/file is a file; name"):
+        compile_checkpoint(RandomCheckpoint(LLAMA, 7), tmp_path / "file" / below, options())
+    assert (tmp_path / "file").read_text() == "mine"
