@@ -20,7 +20,7 @@ NOT_RECORDED = "not recorded"
 _LOOK_BACK = 64  # slices of the host that began before an interval and may reach into it
 LONGEST = 200  # gaps that are told one by one; `every_gap` has all
 ALL = "all engines"
-_CELLS = 1 << 18  # rows x edges that are looked at together
+_CELLS = 1 << 17  # rows x edges that are looked at together
 
 Key = tuple[str, str, str, str, str]
 """Cause, phase, engine that stood idle, engine and kind that it waited for."""

@@ -14,6 +14,7 @@ from dielet.analysis.queues import Queues
 from dielet.analysis.table import F64, I64, Bool, Kind
 
 MOST_RUNS = 32
+_ROWS = 4  # runs that are walked together
 
 
 @dataclass(frozen=True)
@@ -116,16 +117,25 @@ class Critical:
 
 
 def critical_path(graph: Graph) -> Critical:
-    by, when = graph.joins.bindings(graph.start, graph.end, graph.run_start[:, None])
-    lines = np.arange(len(graph.rows))
+    rows = len(graph.rows)
+    parts = [_path(graph, slice(low, low + _ROWS)) for low in range(0, rows, _ROWS)]
+    on_path, waiting, tail = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Critical(on_path, waiting, tail)
+
+
+def _path(graph: Graph, rows: slice) -> tuple[Bool, I64, I64]:
+    """The columns of `Critical` of some runs: of each edge a cell per run is needed on the way."""
+    start, end = graph.start[rows], graph.end[rows]
+    by, when = graph.joins.bindings(start, end, graph.run_start[rows, None])
+    lines = np.arange(len(start))
     on_path = np.zeros(by.shape, bool)
-    at = np.argmax(graph.end, axis=1)
-    tail = graph.run_end - graph.end[lines, at]
+    at = np.argmax(end, axis=1)
+    tail = graph.run_end[rows] - end[lines, at]
     while len(lines):
         on_path[lines, at] = True
         at = by[lines, at]
         lines, at = lines[at >= 0], at[at >= 0]
-    return Critical(on_path, np.where(on_path, graph.start - when, 0), tail)
+    return on_path, np.where(on_path, start - when, 0), tail
 
 
 def makespans(graph: Graph, factors: NDArray[np.float64]) -> F64:

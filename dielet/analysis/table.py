@@ -22,8 +22,8 @@ F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
 COMPUTE, DMA, SYNC, HOST = "compute", "dma", "sync", "host"
-BLOCK_CELLS = 1 << 19  # of a matrix that is worked on at a time, so that little memory is needed
-STRETCH = 1 << 18  # of a column, likewise
+BLOCK_CELLS = 1 << 17  # of a matrix that is worked on at a time, so that little memory is needed
+STRETCH = 1 << 16  # of a column, likewise
 CLASSES = (COMPUTE, DMA, SYNC, HOST)
 
 CounterKey = tuple[str, int | None, str, str]
