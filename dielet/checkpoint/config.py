@@ -146,6 +146,20 @@ def _refuse_unsupported(config: Entries) -> None:
     read_quantization(config)  # refuses what cannot be read
 
 
+def first_layers(text: bytes, layers: int) -> bytes:
+    """The config.json `text` cut to a model's first layers; as it is where it has no more."""
+    config = json.loads(text)
+    decoder = config["text_config"] if is_nested(Entries("", config)) else config
+    count = decoder.get("num_hidden_layers")
+    if type(count) is not int or count <= layers:
+        return text
+    decoder["num_hidden_layers"] = layers
+    for key in ("layer_types", "no_rope_layers"):
+        if isinstance(decoder.get(key), list):
+            decoder[key] = decoder[key][:layers]
+    return json.dumps(config, indent=2).encode()
+
+
 def config_json(spec: ModelSpec) -> bytes:
     """The config.json that says the same as `spec`, for checkpoints that have none."""
     config = {

@@ -156,6 +156,15 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             return self.q_size, self.kv_size
         return self.head_dim, self.head_dim
 
+    def first(self, layers: int) -> "ModelSpec":
+        """The model that is left of this one with so many of its layers, at most all."""
+        kept = {
+            field: tuple(layer for layer in getattr(self, field) if layer < layers)
+            for field in ("no_rope", "windowed", "dense_layers")
+        }
+        window = self.window if kept["windowed"] else 0
+        return msgspec.structs.replace(self, layers=min(layers, self.layers), window=window, **kept)
+
     def is_mixture(self, layer: int) -> bool:
         """Whether a layer's feed-forward is a mixture of experts."""
         return self.experts > 0 and layer not in self.dense_layers

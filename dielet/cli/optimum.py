@@ -25,6 +25,7 @@ optimum-rbln-cli --model-id meta-llama/Meta-Llama-3-8B -o llama3 --npu RBLN-CA25
 optimum-rbln-cli --model-id Qwen/Qwen3-1.7B -o int8 --quantization '{"weights": "int8"}'
 optimum-rbln-cli --model-id qwen3 --get-kvcache-num-blocks"""
 HUGGING_FACE = (*directories.HUB, *IDLE, "dtype", "torch_dtype", "num_hidden_layers")
+TEXTS = ("revision", "cache_dir", "subfolder")  # of those, what looks like a number is none
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 
@@ -87,18 +88,25 @@ def _options(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         if not word.startswith("--"):
             raise UsageError(f"unexpected argument {word!r}; options are written --key value")
         key, equals, text = word[2:].partition("=")
+        alone = not equals and (not rest or rest[0].startswith("--"))
         if not equals:
-            alone = not rest or rest[0].startswith("--")
             text = "true" if alone else rest.pop(0)
         name = key.replace("-", "_")
         if name.startswith("hf_"):
-            hub[name[3:]] = _value(text)
             if name[3:] not in HUGGING_FACE:
                 known = ", ".join(each.replace("_", "-") for each in HUGGING_FACE)
                 raise UsageError(f"--{key} is unknown; of --hf-* there are {known}")
+            if alone and name[3:] in TEXTS:
+                raise UsageError(f"--{key} needs a value")
+            hub[name[3:]] = _hub_value(name[3:], text)
         else:
             options[name.removeprefix(PREFIX)] = _value(text)
     return options, hub
+
+
+def _hub_value(name: str, text: str) -> Any:
+    is_text = name in TEXTS or (name == "token" and text.lower() not in _WORDS)
+    return text if is_text else _value(text)
 
 
 def _value(text: str) -> Any:

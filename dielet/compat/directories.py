@@ -26,6 +26,7 @@ from dielet.image.appear import beside
 from dielet.image.manifest import NAME, FileEntry
 
 HUB = ("revision", "cache_dir", "token", "local_files_only", "force_download", "subfolder")
+_HUB_KINDS = {"revision": str, "cache_dir": str | Path, "token": str | bool, "subfolder": str}
 # What transformers' own tokenizer classes read beside tokenizer.json; dielet needs none of it.
 TOKENIZER_EXTRAS = (
     "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
@@ -36,6 +37,9 @@ TOKENIZER_EXTRAS = (
 def locate(source: str | Path, hub: Mapping[str, Any]) -> str | Path:
     """`source` as a path, fetched from the hub with the arguments of `from_pretrained`, if any."""
     given = {name: value for name, value in hub.items() if value is not None}
+    for key, kinds in _HUB_KINDS.items():
+        if not isinstance(given.get(key, ""), kinds):
+            raise UsageError(f"{key} is {given[key]!r:.80}; it must be text")
     subfolder = given.get("subfolder", "")
     path = Path(os.path.expanduser(source))
     if path.exists():
@@ -81,6 +85,7 @@ def compiled(
     directory = Path(out) if out is not None else cached_directory(checkpoint, options, identity)
     if out is None and is_model_directory(directory):
         return directory
+    _check_length(checkpoint, options)
     say_once(f"compiling {checkpoint.source} into {directory}")
     _compile(checkpoint, source, directory, options)
     return directory
@@ -89,6 +94,7 @@ def compiled(
 def compiled_among(source: str | Path, options: CompileOptions, out: Path) -> Path:
     """Compile into the directory `out`, where files of somebody else stay."""
     checkpoint = open_source(source, options)
+    _check_length(checkpoint, options)
     say_once(f"compiling {checkpoint.source} into {out}, among what is there")
     with beside(out) as whole:
         _compile(checkpoint, source, whole, options)
@@ -97,9 +103,21 @@ def compiled_among(source: str | Path, options: CompileOptions, out: Path) -> Pa
     return out
 
 
+def refuse_itself(source: str | Path, out: str | Path | None) -> None:
+    """UsageError when a checkpoint would be compiled into its own directory."""
+    here = Path(os.path.expanduser(source))
+    if out is not None and here.is_dir() and Path(out).exists() and here.samefile(out):
+        raise UsageError(f"{out} is the checkpoint itself; name another directory to compile into")
+
+
 def folder_identity(folder: Path) -> str:
     """64 hex digits of the names and contents of the files of a folder."""
     return content_identity({p.name: file_sha256(p).encode() for p in sorted(folder.iterdir())})
+
+
+def _check_length(checkpoint: Checkpoint, options: CompileOptions) -> None:
+    """UsageError for a context that cannot be, before a compilation is announced."""
+    options.resolved_max_seq_len(checkpoint.spec.max_position, checkpoint.spec.longest_text)
 
 
 def _compile(

@@ -11,8 +11,10 @@ from dielet.compat.rows import Rows
 from dielet.errors import UsageError
 
 
-def check_mask(mask: torch.Tensor, ids: torch.Tensor, cache: object) -> None:
+def check_mask(mask: Any, ids: torch.Tensor, cache: object) -> None:
     """Refuse a mask that is neither of the new columns nor of those in the cache too."""
+    if not isinstance(mask, torch.Tensor):
+        raise UsageError(f"attention_mask is a {type(mask).__name__}; give a tensor")
     past = cache.columns if isinstance(cache, Rows) else 0
     rows, columns = ids.shape
     if tuple(mask.shape) not in ((rows, columns), (rows, past + columns)):
@@ -21,6 +23,19 @@ def check_mask(mask: torch.Tensor, ids: torch.Tensor, cache: object) -> None:
             f"attention_mask is {tuple(mask.shape)} for input_ids of {tuple(ids.shape)}{cached}; "
             "it needs a row and a column for each of them"
         )
+
+
+def positions_of(name: str, given: Any, rows: int, columns: int) -> torch.Tensor:
+    """Positions as float64 [rows, columns], which is exact; one row may stand for all."""
+    try:
+        found = torch.as_tensor(given).detach().cpu().double()
+    except (TypeError, ValueError, RuntimeError):
+        raise UsageError(
+            f"{name} is {given!r:.80}; give a tensor of whole numbers, or leave it out"
+        ) from None
+    if tuple(found.shape) not in ((columns,), (1, columns), (rows, columns)):
+        raise _not_of_the_text(name, found)
+    return found.expand(rows, columns)
 
 
 def check_positions(
@@ -33,14 +48,17 @@ def check_positions(
     """
     if given is None:
         return
-    found = np.asarray(torch.as_tensor(given).cpu())
+    found = positions_of(name, given, *real.shape)
     wanted = np.cumsum(real, axis=1) - 1 + np.asarray(pasts)[:, None]
-    fits = found.shape in (real.shape[1:], (1, real.shape[1]), real.shape)
-    if fits and (found == wanted)[real].all():
+    if (found.numpy() == wanted)[real].all():
         return
-    if fits and columns is not None and (found == np.arange(real.shape[1]) + columns).all():
+    if columns is not None and (found.numpy() == np.arange(real.shape[1]) + columns).all():
         return
-    raise UsageError(
+    raise _not_of_the_text(name, found)
+
+
+def _not_of_the_text(name: str, found: torch.Tensor) -> UsageError:
+    return UsageError(
         f"{name} of shape {tuple(found.shape)} are not those of the text (0, 1, 2, ... for each "
         "row's tokens, padding left out), and others are not possible here; leave them out"
     )

@@ -75,13 +75,14 @@ class Finder(MetaPathFinder, Loader):
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = frozenset(names)
+        self._asked = ""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name not in self._names:
-            # `from optimum.rbln import NAME` looks for a module when there is no such attribute.
-            inside, _, last = name.rpartition(".")
-            if inside in self._names and inside != "optimum":
-                raise NotHere(_missing(inside, last))
+            # `from optimum.rbln import NAME` looks for a module when there is no such attribute;
+            # who asks for the module alone is told that there is none.
+            if name == self._asked:
+                raise NotHere(_missing(*name.rsplit(".", 1)))
             return None
         return ModuleSpec(name, self, origin=f"dielet for {name}", is_package=True)
 
@@ -90,19 +91,24 @@ class Finder(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         vars(module).update(MODULES[module.__name__]())
-        vars(module)["__getattr__"] = partial(_no_attribute, module.__name__)
+        vars(module)["__getattr__"] = partial(self._no_attribute, module.__name__)
         if module.__name__ == "rebel":
             import_module("rebel.profiler")  # `import rebel` alone gives it too
 
+    def _no_attribute(self, module: str, name: str) -> NoReturn:
+        self._asked = f"{module}.{name}"
+        raise AttributeError(_missing(module, name))
+
 
 def _missing(module: str, name: str) -> str:
-    if name.startswith("RBLN") and name.removeprefix("RBLN").startswith(OTHERS):
+    stem = name.removeprefix("RBLN").removesuffix("Config").removesuffix("ForCausalLM")
+    stem = stem.removesuffix("Model")
+    headed = f"RBLN{stem}ForCausalLM"
+    if headed in rbln_models.CLASSES:
+        return f"{name} gives hidden states, and dielet's programs give logits: use {headed}"
+    if stem in OTHERS:
         return f"{name}: dielet has no such family; it has {', '.join(rbln_models.CLASSES)}"
     return f"{module} has no {name} here; it has {', '.join(MODULES[module]())}"
-
-
-def _no_attribute(module: str, name: str) -> NoReturn:
-    raise AttributeError(_missing(module, name))
 
 
 def real_ones() -> list[str]:

@@ -22,6 +22,7 @@ from dielet.compat.rbln_options import (
     model_names,
 )
 from dielet.compat.said import say_once
+from dielet.devices import load_device
 from dielet.errors import DamagedFile, MissingFile, UsageError
 from dielet.image import Manifest, read_manifest
 from dielet.image.names import DECODER
@@ -29,6 +30,7 @@ from dielet.image.names import DECODER
 CONFIG = "rbln_config.json"
 OPTIMUM = "0.12.0"  # the version whose interface this is
 Config = RBLNDecoderOnlyModelForCausalLMConfig
+_MODEL_KEYS = {"programs", "image", "sha256"}  # of a `.rbln` file
 _OWN = ("cls_name", "optimum_rbln_version", "dielet_version", "cache_metas", "_compile_cfgs")
 
 
@@ -101,6 +103,24 @@ def _refuse_changes(given: Config, values: Mapping[str, Any]) -> None:
             )
 
 
+def check_compiled(directory: Path, config: Config, manifest: Manifest) -> None:
+    """DamagedFile unless settled options are those that the programs were compiled with."""
+    options = config.compile_options()
+    for name, said, found in (
+        ("npu", load_device(options.device).name, manifest.device),
+        ("num_devices", config.num_devices, manifest.devices),
+        ("max_seq_len", config.max_seq_len, manifest.max_seq_len),
+        ("prefill_chunk_size", config.prefill_chunk_size, manifest.prefill_chunk),
+        ("decoder_batch_sizes", options.resolved_batch_sizes(), manifest.batch_sizes),
+        ("quantization", options.weights, manifest.weights),
+    ):
+        if said != found:
+            raise DamagedFile(
+                f"{directory / CONFIG}: {name} says {said!r}, and the model was compiled with "
+                f"{found!r}; compile the model again"
+            )
+
+
 def check_models(directory: Path, config: Config) -> None:
     """Raise MissingFile unless every `.rbln` file is there; others are said."""
     wanted = {f"{name}.rbln" for name in model_names(config)}
@@ -109,6 +129,22 @@ def check_models(directory: Path, config: Config) -> None:
         raise MissingFile(f"{directory} has no {', '.join(missing)}; compile the model again")
     if extra := sorted(found - wanted):
         say_once(f"{directory} has {', '.join(extra)} besides, which belong to nothing")
+
+
+def remove_stale(directory: Path, config: Config) -> None:
+    """Remove `.rbln` files that an earlier compilation by dielet left, and no others."""
+    wanted = {f"{name}.rbln" for name in model_names(config)}
+    for path in directory.glob("*.rbln"):
+        if path.name not in wanted and _is_ours(path):
+            path.unlink()
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and found.keys() == _MODEL_KEYS
 
 
 def _model(name: str, manifest: Manifest) -> dict[str, Any]:

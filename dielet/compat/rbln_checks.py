@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from dielet.errors import UsageError
 
 GROUPS = (1, 2, 4, 8, 16, 32)  # devices that work on one model, as the vendor's software has them
@@ -45,6 +47,14 @@ def positive(name: str, value: Any) -> int:
     if type(value) is not int or value < 1:
         raise UsageError(f"{name} is {value!r}; it must be a positive whole number")
     return value
+
+
+def dtype_name(dtype: Any) -> str | None:
+    """bfloat16, of torch.bfloat16 or its name; None of None.  UsageError for anything else."""
+    name = str(dtype).removeprefix("torch.")
+    if dtype is not None and not isinstance(getattr(torch, name, None), torch.dtype):
+        raise UsageError(f"dtype is {dtype!r:.80}; it must be one of torch, such as 'bfloat16'")
+    return None if dtype is None else name
 
 
 def group(num_devices: Any) -> int:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from transformers import GenerationConfig
 from transformers.generation import GenerationMode
 
@@ -75,7 +74,7 @@ class RBLNDecoderOnlyModelForCausalLM(DieletForCausalLM):
         directory = Path(source)
         if not directory.is_dir():
             raise MissingFile(f"{directory} is no directory; compile with export=True first")
-        return changes.applied(cls._load(directory, config))
+        return changes.applied(cls._load(directory, config, layers))
 
     @classmethod
     def from_model(
@@ -104,8 +103,8 @@ class RBLNDecoderOnlyModelForCausalLM(DieletForCausalLM):
     ) -> Config:
         """Take the options out of `given`."""
         options = {name: given.pop(name) for name in [*given] if name.startswith(PREFIX)}
-        if isinstance(rbln_config, Config):
-            config = type(rbln_config)(**{n: getattr(rbln_config, n) for n in rbln_config.given})
+        if type(rbln_config) is cls.config_class:
+            config = cls.config_class(**{n: getattr(rbln_config, n) for n in rbln_config.given})
         elif rbln_config is None or isinstance(rbln_config, Mapping):
             config = cls.config_class(**(rbln_config or {}))
         else:
@@ -123,15 +122,17 @@ class RBLNDecoderOnlyModelForCausalLM(DieletForCausalLM):
         layers: int | None,
         identity: str | None = None,
     ) -> RBLNDecoderOnlyModelForCausalLM:
+        directories.refuse_itself(source, out)
         spec = open_config(source)
         if cls.model_types and spec.model_type not in cls.model_types:
             right = CLASS_OF.get(spec.model_type, "another class")
             raise UsageError(f"{source} is a {spec.model_type} model: compile it with {right}, "
                              f"not {cls.__name__}")  # fmt: skip
-        if config.dtype not in (None, "bfloat16", torch.bfloat16):
+        if config.dtype not in (None, "bfloat16"):
             say_once(f"dtype {config.dtype} has no effect: weights are bfloat16 or as quantized")
         config.fill(dtype="bfloat16")
-        config.settle(spec.max_position, Windows.in_model(spec, layers))
+        first = spec.first(layers) if type(layers) is int else spec
+        config.settle(spec.max_position, Windows.in_model(first))
         options = config.compile_options(layers)
         rbln_memory.settle_blocks(source, options, config)
         try:
@@ -144,13 +145,23 @@ class RBLNDecoderOnlyModelForCausalLM(DieletForCausalLM):
         if out is not None:
             for name, content in rbln_artefact.files_of(directory, config, cls.__name__).items():
                 (directory / name).write_bytes(content)
+            rbln_artefact.remove_stale(directory, config)
         return cls(cls._runtime_for(directory, config), directory, config)
 
     @classmethod
-    def _load(cls, directory: Path, given: Config) -> RBLNDecoderOnlyModelForCausalLM:
+    def _load(
+        cls, directory: Path, given: Config, layers: int | None
+    ) -> RBLNDecoderOnlyModelForCausalLM:
         config = rbln_artefact.read_config(directory, cls.__name__, given)
-        spec = read_manifest(directory).spec
+        manifest = read_manifest(directory)
+        spec = manifest.spec
+        if layers not in (None, spec.layers):
+            raise UsageError(
+                f"num_hidden_layers is {layers!r:.80}, and the model was compiled with "
+                f"{spec.layers}; leave it out, or compile again with export=True"
+            )
         config.settle(spec.max_position, Windows.in_model(spec))
+        rbln_artefact.check_compiled(directory, config, manifest)
         rbln_artefact.check_models(directory, config)
         directories.take_over_texts(directory)
         return cls(cls._runtime_for(directory, config), directory, config)
@@ -185,6 +196,7 @@ class RBLNDecoderOnlyModelForCausalLM(DieletForCausalLM):
         texts = rbln_artefact.files_of(self.directory, self.rbln_config, type(self).__name__)
         texts[GENERATION_CONFIG] = self.generation_config.to_json_string(use_diff=True).encode()
         directories.save(self.directory, save_directory, texts)
+        rbln_artefact.remove_stale(Path(save_directory).expanduser(), self.rbln_config)
 
     @property
     def runtime(self) -> Runtime:

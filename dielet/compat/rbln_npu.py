@@ -8,6 +8,7 @@ from dielet.devices import load_device
 from dielet.errors import MissingFile, UsageError
 
 DEFAULT = "RBLN-CR03"
+CHUNK_STEP = 64  # prefill chunks are multiples of it
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,15 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from dielet.compat.rbln_checks import check_devices, check_kinds, group, positive
+from dielet.compat.rbln_checks import (
+    check_devices,
+    check_kinds,
+    dtype_name,
+    group,
+    positive,
+)
 from dielet.compat.rbln_errors import NotPossible
-from dielet.compat.rbln_npu import DEFAULT, Family, device_of, family_of
+from dielet.compat.rbln_npu import CHUNK_STEP, DEFAULT, Family, device_of, family_of
 from dielet.compat.rbln_windows import Windows, window_options
 from dielet.compat.said import say_once
 from dielet.errors import UsageError
@@ -97,6 +103,11 @@ class RBLNDecoderOnlyModelForCausalLMConfig(Runtime, Compilation, Unsaved):
         """`config.batch_size = 2` says what the keyword does."""
         self.update({name: value})
 
+    @property
+    def tensor_parallel_size(self) -> Any:
+        """What num_devices was called."""
+        return self.num_devices
+
     def fill(self, **values: Any) -> None:
         """Set options that nobody said."""
         vars(self).update(values)
@@ -113,7 +124,7 @@ class RBLNDecoderOnlyModelForCausalLMConfig(Runtime, Compilation, Unsaved):
                 near = difflib.get_close_matches(short, OPTIONS, 1)
                 hint = f"did you mean {near[0]}?" if near else f"options: {', '.join(OPTIONS)}"
                 raise UsageError(f"unexpected arguments: {name}; {hint}")
-            self.fill(**{short: value})
+            self.fill(**{short: dtype_name(value) if short == "dtype" else value})
             self.given.add(short)
 
     def compile_values(self) -> dict[str, Any]:
@@ -226,9 +237,9 @@ class RBLNDecoderOnlyModelForCausalLMConfig(Runtime, Compilation, Unsaved):
 
     def _settle_chunk(self, family: Family) -> None:
         chunk = family.chunk if self.prefill_chunk_size is None else self.prefill_chunk_size
-        if type(chunk) is not int or chunk < 64 or chunk % 64:
+        if type(chunk) is not int or chunk < CHUNK_STEP or chunk % CHUNK_STEP:
             raise UsageError(f"prefill_chunk_size is {chunk!r}; on {family.name} it is a positive "
-                             "multiple of 64")  # fmt: skip
+                             f"multiple of {CHUNK_STEP}")  # fmt: skip
         if chunk > MAX_CHUNK:
             raise UsageError(
                 f"prefill_chunk_size is {chunk}; programs are made for at most {MAX_CHUNK} tokens"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dielet.checkpoint.spec import ModelSpec
-from dielet.compat.rbln_npu import Family
+from dielet.compat.rbln_npu import CHUNK_STEP, Family
 from dielet.errors import UsageError
 
 
@@ -19,11 +19,8 @@ class Windows:
     of: int = 0
 
     @staticmethod
-    def in_model(spec: ModelSpec, first: int | None = None) -> Windows:
-        """Those of a model, or of its `first` layers."""
-        count = min(first or spec.layers, spec.layers)
-        layers = tuple(layer for layer in spec.windowed if layer < count)
-        return Windows(spec.window if layers else 0, layers, count)
+    def in_model(spec: ModelSpec) -> Windows:
+        return Windows(spec.window, spec.windowed, spec.layers)
 
     @property
     def cache_impl(self) -> str:
@@ -37,7 +34,8 @@ def window_options(given: Any, family: Family, windows: Windows) -> dict[str, An
 
     given: what was asked for; UsageError where that is something else, or cannot be.
     """
-    asked = given.cache_impl or "static"
+    said = given.cache_impl if "cache_impl" in given.given else None
+    asked = said or windows.cache_impl
     if asked not in ("static", "sliding_window", "hybrid"):
         raise UsageError(f"cache_impl is {asked!r}; use static, sliding_window or hybrid")
     found = {
@@ -46,7 +44,7 @@ def window_options(given: Any, family: Family, windows: Windows) -> dict[str, An
         "sliding_window_layers": list(windows.layers),
     }
     wanted = {
-        "cache_impl": windows.cache_impl if asked == "static" else asked,
+        "cache_impl": asked,
         "sliding_window": given.sliding_window or found["sliding_window"],
         "sliding_window_layers": list(given.sliding_window_layers or windows.layers),
     }
@@ -58,10 +56,21 @@ def window_options(given: Any, family: Family, windows: Windows) -> dict[str, An
             )
     if windows.cache_impl == "sliding_window" and given.use_attention_mask:
         raise UsageError("cache_impl sliding_window takes no use_attention_mask; leave it out")
-    most = family.window - given.prefill_chunk_size
-    if windows.size > most:
-        raise UsageError(
-            f"the model's sliding_window is {windows.size}; on {family.name} with a prefill chunk "
-            f"of {given.prefill_chunk_size} it is at most {most}: use a smaller prefill_chunk_size"
-        )
+    if windows.size < given.max_seq_len:  # else no token is ever out of sight
+        _check_size(windows.size, given.prefill_chunk_size, family)
     return found
+
+
+def _check_size(size: int, chunk: int, family: Family) -> None:
+    """UsageError unless a device's memory of a window holds it and a chunk."""
+    most = family.window - chunk
+    if size <= most:
+        return
+    fits = (family.window - size) // CHUNK_STEP * CHUNK_STEP
+    remedy = f"an rbln_max_seq_len of at most {size}, where it never acts"
+    if fits > 0:
+        remedy = f"an rbln_prefill_chunk_size of at most {fits}, or {remedy}"
+    raise UsageError(
+        f"the model's sliding_window is {size}; on {family.name} with a prefill chunk of {chunk} "
+        f"it is at most {most}: use {remedy}"
+    )

@@ -35,7 +35,7 @@ from transformers.utils import ModelOutput  # noqa: E402
 from dielet.checkpoint.config import config_json  # noqa: E402
 from dielet.compat import directories  # noqa: E402
 from dielet.compat.changes import Changes  # noqa: E402
-from dielet.compat.masks import check_mask, check_positions, placed  # noqa: E402
+from dielet.compat.masks import check_mask, check_positions, placed, positions_of  # noqa: E402
 from dielet.compat.rows import Rows, Tokens  # noqa: E402
 from dielet.compat.said import say_once  # noqa: E402
 from dielet.compat.threads import alone  # noqa: E402
@@ -59,7 +59,7 @@ CACHE = (
     if "cache" in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
     else "past_key_values"
 )
-# Arguments of `generate` that it uses itself, and positions, which follow from the mask.
+# Arguments of `generate` that it uses itself, and what would have to change from step to step.
 NOT_FORWARDED = ("tokenizer", "assistant_tokenizer", "position_ids", "cache_position")
 # Ways to generate that newer transformers would fetch from elsewhere.
 MOVED = (
@@ -167,16 +167,13 @@ class DieletForCausalLM(GenerationMixin):
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         mask = kwargs.get("attention_mask")
         ids = kwargs.get("input_ids", args[0] if args else kwargs.get("inputs"))
-        if isinstance(mask, torch.Tensor) and isinstance(ids, torch.Tensor) and ids.ndim == 2:
-            # One of ones alone, whatever its shape, is dropped by transformers.
-            check_mask(mask, ids, kwargs.get("cache", kwargs.get("past_key_values")))
-        positions = kwargs.pop("position_ids", None)
-        if positions is not None and isinstance(ids, torch.Tensor) and ids.ndim == 2:
-            whole = torch.ones_like(ids) if mask is None else mask
-            new, past = whole[:, -ids.shape[1] :], whole[:, : -ids.shape[1]]
-            check_positions(
-                "position_ids", positions, new.numpy().astype(bool), past.sum(1).tolist()
-            )
+        if isinstance(ids, torch.Tensor) and ids.ndim == 2:
+            if mask is not None:
+                # One of ones alone, whatever its shape, is dropped by transformers.
+                check_mask(mask, ids, kwargs.get("cache", kwargs.get("past_key_values")))
+            positions = kwargs.pop("position_ids", None)
+            if positions is not None:
+                kwargs["position_ids"] = positions_of("position_ids", positions, *ids.shape)
         with alone():
             return super().generate(*args, **kwargs)
 
@@ -332,7 +329,7 @@ class DieletForCausalLM(GenerationMixin):
             real = np.ones(ids.shape, bool)
         else:
             check_mask(attention_mask, input_ids, rows)
-            real = attention_mask[:, -ids.shape[1] :].detach().cpu().numpy().astype(bool)
+            real = (attention_mask[:, -ids.shape[1] :] != 0).cpu().numpy()
         used = ids[real]
         vocab = self.runtime.spec.vocab
         if used.size and not 0 <= used.min() <= used.max() < vocab:
@@ -370,11 +367,17 @@ class DieletForCausalLM(GenerationMixin):
             input_ids = input_ids[:, -next_sequence_length:]
         rows = cache if cache is not None else past_key_values
         known = {"input_ids": input_ids, "attention_mask": attention_mask, "cache": rows}
+        positions = inputs.get("position_ids")
+        if is_first_iteration and positions is not None:
+            known["position_ids"] = positions[:, -input_ids.shape[1] :]
         return known | {
             name: value
             for name, value in inputs.items()
             if value is not None and name not in NOT_FORWARDED
         }
+
+    def _prepare_position_ids_for_generation(self, *args: Any) -> None:
+        """None: only positions that the caller gave are held against those of the text."""
 
     def _update_model_kwargs_for_generation(
         self, outputs: Output, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any

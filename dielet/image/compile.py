@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import dielet
 from dielet.checkpoint.base import Checkpoint
+from dielet.checkpoint.config import first_layers
 from dielet.checkpoint.names import EMBEDDING
 from dielet.checkpoint.open import open_checkpoint, open_random
 from dielet.checkpoint.roles import read_roles
@@ -24,7 +25,7 @@ from dielet.image.accuracy import Calibration
 from dielet.image.appear import appearing
 from dielet.image.file import HashingWriter, write_image
 from dielet.image.manifest import NAME, SCHEMA, FileEntry, Manifest, ProgramSummary, remember_files
-from dielet.image.names import ACCURACY, COS, DECODER, DEVICE, HEAD, SIN, TABLE
+from dielet.image.names import ACCURACY, COS, DECODER, DEVICE, HEAD, MODEL_CONFIG, SIN, TABLE
 from dielet.image.options import CompileOptions
 from dielet.image.plan import HEAD_PARAMETER, ModelPlan, plan_model
 from dielet.image.replace import check_replaceable
@@ -120,6 +121,8 @@ class _Writer:
                 out.write(_npy_header(table.dtype, table.shape))
                 out.write(np.ascontiguousarray(table).reshape(-1).view(np.uint8))
         others = {DEVICE: self.plan.device.text.encode(), **self.checkpoint.tokenizer_files()}
+        if MODEL_CONFIG in others:
+            others[MODEL_CONFIG] = first_layers(others[MODEL_CONFIG], self.plan.spec.layers)
         if self.calibration.accuracy is not None:
             others[ACCURACY] = msgspec.json.format(
                 msgspec.json.encode(self.calibration.accuracy), indent=1

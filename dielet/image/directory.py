@@ -17,12 +17,11 @@ from dielet.errors import DamagedFile, DieletError, UsageError
 from dielet.formats.packed import PANEL, WeightFormat
 from dielet.image.file import Image, map_file, open_image
 from dielet.image.manifest import NAME, Manifest, check_files, read_manifest
-from dielet.image.names import COS, DECODER, DEVICE, HEAD, SIN, TABLE
+from dielet.image.names import COS, DECODER, DEVICE, HEAD, MODEL_CONFIG, SIN, TABLE
 from dielet.program import KvLayout, Program
 from dielet.program.memory import aligned
 
 Bytes = NDArray[np.uint8]
-MODEL_CONFIG = "config.json"
 _OF_MORE_FILES = ("name", "bos_id", "eos_ids")  # fields that config.json does not decide alone
 _LONGEST_HEADER = 1 << 16
 # What numpy raises for headers that are none: it reads them as Python.
@@ -158,10 +157,11 @@ def _check_config(directory: Path, manifest: Manifest) -> None:
         spec = spec_from_config(read_json(directory / MODEL_CONFIG), manifest.spec.name)
     except DieletError:
         return  # of a model inside of a larger one, say, which was told how to read it
+    layers = manifest.spec.layers
+    ours, spec = manifest.spec.first(layers), spec.first(layers)  # some may be left out
     for field in spec.__struct_fields__:
-        said, found = getattr(manifest.spec, field), getattr(spec, field)
-        same = said <= found if field == "layers" else said == found  # some may be left out
-        if field not in _OF_MORE_FILES and not same:
+        said, found = getattr(ours, field), getattr(spec, field)
+        if field not in _OF_MORE_FILES and said != found:
             raise _disagrees(directory, f"spec.{field}", said, MODEL_CONFIG, found)
 
 

@@ -116,7 +116,7 @@ class Planner:
                     f"layers {options.layers}: the model has {spec.layers}; "
                     f"use at most {spec.layers}"
                 )
-            spec = msgspec.structs.replace(spec, layers=options.layers)
+            spec = spec.first(options.layers)
         self.spec = spec
         self.device = resized(
             device or load_device(options.device), options.num_devices, options.chiplets

@@ -75,6 +75,8 @@ def test_modules_of_the_vendor(run) -> None:
         "from rebel.profiler import profile, start, done\n"
         "from rebel import RBLNRuntimeError\n"
         "assert issubclass(RBLNRuntimeError, RuntimeError)\n"
+        "from importlib.util import find_spec\n"
+        "assert find_spec('rebel.core') is None and find_spec('rebel.profiler') is not None\n"
         "assert not hasattr(optimum.rbln, 'RBLNGemma2ForCausalLM')\n"
         "try:\n    from optimum.rbln import RBLNQwen3Model\nexcept ImportError:\n    pass\n"
         "print(optimum.rbln.__version__, rebel.profiler.profile is profile)\n"
@@ -93,7 +95,19 @@ def test_modules_of_the_vendor(run) -> None:
         ),
         ("from optimum.rbln import RBLNAutoConfig", "has no RBLNAutoConfig here; it has RBLNQwen3"),
         ("from rebel import Tensor", "rebel has no Tensor here; it has compile_from_torch"),
-        ("import rebel.core", "rebel has no core here"),
+        ("from rebel import core", "rebel has no core here"),
+        ("import rebel.core", "ModuleNotFoundError: No module named 'rebel.core'"),
+        (
+            "from optimum.rbln import RBLNGemma3Model",
+            "RBLNGemma3Model gives hidden states, and dielet's programs give logits: use "
+            "RBLNGemma3ForCausalLM",
+        ),
+        ("from optimum.rbln import RBLNGPT2LMHeadModel", "dielet has no such family"),
+        ("from optimum.rbln import RBLNGemma2ModelConfig", "dielet has no such family"),
+        (
+            "from optimum.rbln import RBLNGemma3ForConditionalGeneration as M",
+            "has no RBLNGemma3ForConditionalGeneration here; it has",
+        ),
         ("import optimum.rbln as o; o.RBLNGemma2ForCausalLM", "dielet has no such family"),
         ("import optimum.rbln as o; o.RBLNBertModel", "it has RBLNQwen3ForCausalLMConfig"),
         (
@@ -228,10 +242,30 @@ def test_the_tool_hands_hugging_faces_options_on(tool, source: Path, tmp_path: P
     assert read_manifest(tmp_path / "one").spec.layers == 1
 
 
+def test_the_tool_keeps_texts_as_they_are(tool, source: Path, tmp_path: Path, monkeypatch) -> None:
+    seen: dict[str, object] = {}
+    locate = optimum.directories.locate
+    monkeypatch.setattr(
+        optimum.directories, "locate", lambda m, hub: seen.update(hub) or locate(source, {})
+    )
+    words_ = (
+        "--hf-revision", "1234567", "--hf-cache-dir=1e5", "--hf-subfolder", "null",
+        "--hf-token", "007", "--hf-force-download",
+    )  # fmt: skip
+    assert tool("-m", "a/b", "--show-rbln-config", *words_).returncode == 0
+    assert seen == {
+        "revision": "1234567", "cache_dir": "1e5", "subfolder": "null", "token": "007",
+        "force_download": True,
+    }  # fmt: skip
+    tool("-m", "a/b", "--show-rbln-config", "--hf-token=false")
+    assert seen["token"] is False
+
+
 def test_the_tool_refuses(tool, source: Path) -> None:
     for words_, code, message in (
         ((), 2, "--model-id is needed"),
         (("-m", source, "--batch-sise", 1), 2, "did you mean batch_size"),
+        (("-m", source, "--hf-revision"), 2, "--hf-revision needs a value"),
         (("-m", source, "--hf-branch", "x"), 2, "--hf-branch is unknown"),
         (("-m", source, "extra"), 2, "unexpected argument 'extra'"),
         (("-m", source, "--class", "RBLNBert"), 2, "--class RBLNBert is unknown"),

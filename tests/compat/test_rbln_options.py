@@ -103,6 +103,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "budget": ({"max_seq_len": 64, "memory_budget": "abc"}, "memory_budget is 'abc'"),
     "a window of none": ({"max_seq_len": 64, "sliding_window": 128},
                          "sliding_window is 128, and the model's config.json makes it None"),
+    "a dtype of numbers": ({"max_seq_len": 64, "dtype": 3}, "dtype is 3; it must be one of torch"),
+    "no dtype": ({"max_seq_len": 64, "dtype": "Tensor"}, "dtype is 'Tensor'; it must be one of t"),
     "windows of none": ({"max_seq_len": 64, "cache_impl": "hybrid"},
                         "cache_impl is 'hybrid', .* makes it 'static'; leave it out"),
     "device twice": ({"max_seq_len": 64, "num_devices": 2, "device": [1, 1]}, "names a device tw"),
@@ -179,6 +181,7 @@ def test_attributes_are_options_too(capsys) -> None:
     config = RBLNDecoderOnlyModelForCausalLMConfig(max_seq_len=512)
     config.batch_size = 2
     config.tensor_parallel_size = 4
+    assert config.tensor_parallel_size == 4
     assert config.given == {"max_seq_len", "batch_size", "num_devices"}
     config.settle(QWEN3_POSITIONS)
     assert (config.batch_size, config.num_devices) == (2, 4)
@@ -207,6 +210,25 @@ def test_windows_are_the_models(windows: Windows, kind: str, size: Any, layers: 
         assert {name: getattr(config, name) for name in found} == found
 
 
+LONG = {"max_seq_len": 65536, "kvcache_partition_len": 16384}
+
+
+@pytest.mark.parametrize(
+    ("size", "options"),
+    [
+        (262144, {"max_seq_len": 8192}),  # of Phi-3
+        (32768, {"max_seq_len": 32768, "kvcache_partition_len": 16384}),  # of Mistral
+        (32256, {**LONG, "prefill_chunk_size": 448}),
+        (32640, {**LONG, "npu": "RBLN-CA25"}),
+    ],
+)
+def test_wide_windows(size: int, options: dict[str, Any]) -> None:
+    """One that is as wide as the context never acts; what a device has room for is taken."""
+    config = RBLNDecoderOnlyModelForCausalLMConfig(**options)
+    config.settle(QWEN3_POSITIONS, Windows(size, (0,), 1))
+    assert (config.cache_impl, config.sliding_window) == ("sliding_window", size)
+
+
 def test_windows_that_are_refused() -> None:
     every = Windows(64, (0, 1), 2)
     for windows, given, message in (
@@ -214,9 +236,15 @@ def test_windows_that_are_refused() -> None:
         (HALF, {"cache_impl": "sliding_window"}, "makes it 'hybrid'"),
         (HALF, {"sliding_window_layers": [1]}, r"layers is \[1\], and .* makes it \[0, 2\]"),
         (every, {"use_attention_mask": True}, "takes no use_attention_mask"),
-        (Windows(32256, (0,), 1), {}, "the model's sliding_window is 32256; .* at most 32255"),
-    ):
-        config = RBLNDecoderOnlyModelForCausalLMConfig(max_seq_len=64, **given)
+        (every, {"cache_impl": "static"}, "cache_impl is 'static', .* makes it 'sliding_window'"),
+        (HALF, {"cache_impl": "static"}, "cache_impl is 'static', .* makes it 'hybrid'"),
+        (Windows(32256, (0,), 1), LONG, "is 32256; .* at most 32255: use an "
+         "rbln_prefill_chunk_size of at most 448, or an rbln_max_seq_len of at most 32256"),
+        (Windows(32704, (0,), 1), LONG, "most 32255: use an rbln_max_seq_len of at most 32704"),
+        (Windows(32640, (0,), 1), {**LONG, "npu": "RBLN-CA25", "prefill_chunk_size": 192},
+         "32640; on ATOM .* at most 32576: use an rbln_prefill_chunk_size of at most 128"),
+    ):  # fmt: skip
+        config = RBLNDecoderOnlyModelForCausalLMConfig(**{"max_seq_len": 64, **given})
         with pytest.raises(UsageError, match=message):
             config.settle(QWEN3_POSITIONS, windows)
 

@@ -454,33 +454,6 @@ def test_padding_needs_no_context(pairs, capsys) -> None:
     assert cut.shape == (1, 100 + 513) and "context of 512" in capsys.readouterr().err
 
 
-def test_positions_that_follow_from_the_mask(pairs) -> None:
-    ours = pairs().ours
-    inputs = prompts(3, 12)
-    usual = ours.generate(**inputs, max_new_tokens=4, **GREEDY).tolist()
-    mask = inputs["attention_mask"]
-    positions = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 1)
-    given = ours.generate(**inputs, position_ids=positions, max_new_tokens=4, **GREEDY)
-    assert given.tolist() == usual
-    whole = ours(**inputs).logits
-    for name, value in (
-        ("position_ids", positions), ("cache_position", positions),
-        ("cache_position", torch.arange(12)), ("cache_position", torch.arange(12)[None]),
-    ):  # fmt: skip
-        assert torch.equal(ours(**inputs, **{name: value}).logits, whole)
-    past = ours(**inputs).cache
-    step = torch.full((3, 1), 7)
-    found = ours(step, cache=past, position_ids=mask.sum(1, keepdim=True)).logits
-    assert torch.equal(found, ours(step, cache=ours(**inputs).cache).logits)
-    for call, name, value in (
-        (ours.generate, "position_ids", positions + 1),
-        (ours, "position_ids", torch.arange(12)[None]),
-        (ours, "cache_position", torch.arange(3)),
-    ):
-        with pytest.raises(UsageError, match=rf"{name} of shape .* leave them out"):
-            call(**inputs, **{name: value})
-
-
 def test_a_configuration_beside_the_model(pairs, tmp_path) -> None:
     source = pairs().source
     config = AutoConfig.from_pretrained(source)
