@@ -8,8 +8,9 @@ kind, and the time that workers wait; predicted are the same. Nothing is fitted:
 knows single commands only. Run it on a machine with nothing else to do.
 
 A virtual machine's memory can change its speed by half within a minute. So the calibration is made
-anew right before each case, as far as the case needs it, and the bandwidth is measured again after
-it: when that has moved by more than 5 %, the case is repeated.
+anew right before each case, as far as the case needs it, and the bandwidth is measured again before
+and after it: when that has moved by more than 5 %, or the later half of the case's rounds differs
+by as much from the earlier, the case is repeated.
 """
 
 from __future__ import annotations
@@ -44,17 +45,21 @@ CASES = {
 BYTE = 0x3C  # a cache of ordinary numbers, all of it resident
 LONG_ENOUGH = 2.5  # seconds of rounds
 ROUNDS = (7, 60)  # at least, at most
-STEADY = 0.05  # change of the bandwidth that a case may have
+STEADY = 0.05  # change of the bandwidth, and of the rounds, that a case may have
 ATTEMPTS = 6
 
 
 @dataclass
 class Times:
-    """Milliseconds: from call to call, of each kind of command on all workers, and of waiting."""
+    """Milliseconds: from call to call, of each kind of command on all workers, and of waiting.
+
+    `drift` is by how much the later half of the rounds differs from the earlier, as a share.
+    """
 
     whole: float = 0.0
     kinds: dict[str, float] = field(default_factory=dict)
     waiting: float = 0.0
+    drift: float = 0.0
 
     def add_kinds(self, names: list[str], spans: np.ndarray, gaps: float) -> None:
         for name, span in zip(names, spans.tolist(), strict=True):
@@ -76,14 +81,19 @@ def measured(runtime: Runtime, steps: list[tuple[int, int]], fastest: bool) -> T
     ):
         found.append(_once(runtime, steps))
     kinds = found[0][2]
+    half = len(found) // 2
+    earlier, later = (median(t.whole for t, _, _ in part) for part in (found[:half], found[half:]))
+    drift = abs(later / earlier - 1)
     if fastest and runtime.threads > 1:
         times, spans, _ = min(found, key=lambda one: one[0].whole)
         times.add_kinds(kinds, spans, 0.0)
+        times.drift = drift
         return times
     spans = (np.min if fastest else np.median)([spans for _, spans, _ in found], axis=0)
     times = Times(
         whole=float(np.median([t.whole for t, _, _ in found])),
         waiting=float(np.median([t.waiting for t, _, _ in found])),
+        drift=drift,
     )
     times.add_kinds(kinds, spans, 0.0)
     if fastest:
@@ -177,18 +187,19 @@ def steadily(
     runtime: Runtime, bench: Bench, steps: list[tuple[int, int]], fastest: bool
 ) -> tuple[Device, Times, tuple[float, float]]:
     """(device, measured times, GB/s before and after): of the first attempt in which the memory
-    kept its speed, or else of the one in which it changed least."""
+    and the rounds kept their speed, or else of the one in which they changed least."""
     scope = Scope(formats(runtime), rows=(1,) if steps[0][1] == 1 else (1, 128))
     found = []
     for _ in range(ATTEMPTS):
         calibration = calibrate(scope=scope)
-        before = calibration.alone, calibration.together
+        begun = weight_bandwidth(bench, available_cores())
         times = measured(runtime, steps, fastest)
-        after = weight_bandwidth(bench, available_cores())
+        ended = weight_bandwidth(bench, available_cores())
         which = min(runtime.threads, 2) - 1
-        moved = abs(after[which] / before[which] - 1)
+        assumed = (calibration.alone, calibration.together)[which]
+        moved = max(abs(seen[which] / assumed - 1) for seen in (begun, ended))
         device = read_device(host_toml(calibration), "host.toml")
-        found.append((moved, device, times, (before[which] / 1e9, after[which] / 1e9)))
+        found.append((max(moved, times.drift), device, times, (assumed / 1e9, ended[which] / 1e9)))
         if moved <= STEADY:
             break
     return min(found, key=lambda one: one[0])[1:]
