@@ -145,7 +145,7 @@ class Session:
             profiling.on_load = self._consider
             profiling.listener = self._recorder.host_work
             _running = self
-            signals.catch()
+            signals.catch(_finish)
             _finish_at_exit()
             self._begin = time.perf_counter()
         return self
@@ -157,15 +157,17 @@ class Session:
         be set to another place before.  Ctrl-C and the like wait until the files are there; a
         second one gives them up.
         """
-        recorder = self._unwritten
-        if self._recorder is not None:
-            recorder = self._unwritten = self._end()
-            self._run_s = time.perf_counter() - self._begin
-        if recorder is None:
+        if self._recorder is None and self._unwritten is None:
             raise UsageError("this profiling session is not running; start it first")
-        begin = time.perf_counter()
         try:
             with signals.waiting("writing the profile"):
+                if recorder := self._end():
+                    self._unwritten = recorder
+                    self._run_s = time.perf_counter() - self._begin
+                recorder = self._unwritten
+                if recorder is None:
+                    return self.files  # another thread has stopped it meanwhile
+                begin = time.perf_counter()
                 written = self._write(recorder, self._run_s)
                 self._unwritten = None
                 self._finish(recorder, written, time.perf_counter() - begin)

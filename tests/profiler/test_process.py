@@ -174,6 +174,54 @@ def test_a_signal_while_writing_waits_and_a_second_one_does_not(
     assert len(list((tmp_path / "out").iterdir())) == (2 if times == 1 else 0)
 
 
+IN_A_THREAD = """
+import sys, os, signal, threading, time
+import dielet
+folder, how = sys.argv[1:]
+number = getattr(signal, how.split()[0])
+def work():
+    with dielet.profile("out") as session:
+        model.generate("hi", max_new_tokens=3, temperature=0)
+        if how.endswith("a child's"):
+            child = os.fork()
+            if not child:
+                time.sleep(9)
+                os._exit(9)
+            os.kill(child, number)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        elif "writing" in how:
+            draw = session._write
+            session._write = lambda *args: (os.kill(os.getpid(), number), draw(*args))[1]
+        else:
+            os.kill(os.getpid(), number)
+            time.sleep(60)
+    time.sleep(5 if "writing" in how else 0)
+model = dielet.load(folder, threads=1)
+if how.endswith("handled"): signal.signal(number, lambda *_: os._exit(7))
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [("SIGTERM", -15), ("SIGHUP", -1), ("SIGTERM while writing", -15),
+     ("SIGTERM to a child's", 0), ("SIGTERM handled", 7)],
+)  # fmt: skip
+def test_signals_reach_sessions_of_other_threads(
+    folder: Path, tmp_path: Path, how: str, code: int
+) -> None:
+    ended = run_code(IN_A_THREAD, folder, how, tmp_path)
+    assert ended.returncode == code, ended.stderr
+    if how.endswith("handled"):
+        assert not list((tmp_path / "out").iterdir())
+        return
+    assert merged(tmp_path / "out").attributes["execution_count"] == 3
+    assert len(list((tmp_path / "out").iterdir())) == 4
+    assert ended.stdout == ("-15\n" if "child" in how else "")
+
+
 FULL = """
 import sys
 import dielet
