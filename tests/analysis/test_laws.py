@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,11 @@ from hypothesis import strategies as st
 
 from dielet.analysis.api import Analyzed, examine
 from dielet.analysis.every_gap import every_gap
-from dielet.analysis.gaps import HOST
+from dielet.analysis.gaps import HOST, look
 from dielet.analysis.graph import critical_path, graph_of, makespans
 from dielet.analysis.queues import queues_of
 from dielet.analysis.spans import Spans
+from dielet.analysis.table import I32, Kind
 from tests.analysis.make import DEVICE, NEURAL, TASK, WEIGHTS, Maker, engine
 
 ENGINES = (NEURAL, WEIGHTS, TASK)
@@ -110,3 +112,41 @@ def test_intervals(first: list[tuple[int, int]], second: list[tuple[int, int]]) 
     ]  # fmt: skip
     assert [u.length for u in united] == [len(s) for s in sets]
     assert united[0].shared(united[1]) == len(sets[0] & sets[1])
+
+
+@settings(max_examples=60, deadline=None)
+@given(traces())
+def test_dependencies_that_follow_from_others_change_nothing(path: Path, made: Maker) -> None:
+    """A trace may declare all dependencies, or only those from which the others follow."""
+    table = examine(made.write(path)).table
+    for kind in table.kinds:
+        few, every = (replace(kind, edges=_edges(of(kind))) for of in (_fewest, _closure))
+        seen = []
+        for one in (few, every):
+            graph = graph_of(one, queues_of(one, table.runs))
+            critical = critical_path(graph)
+            factors = np.random.default_rng(0).uniform(0, 2, (4, len(kind.pieces)))
+            looked = list(look(table, one, queues_of(one, table.runs)))
+            seen.append([critical.on_path, critical.waiting, critical.tail,
+                         makespans(graph, factors),
+                         *(getattr(part, name) for part in looked
+                           for name in ("gap", "waited", "rest_name"))])  # fmt: skip
+        for a, b in zip(*seen, strict=True):
+            assert np.array_equal(a, b)
+
+
+def _edges(pairs: set[tuple[int, int]]) -> I32:
+    return np.array(sorted(pairs, key=lambda p: p[::-1]), np.int32).reshape(-1, 2)
+
+
+def _closure(kind: Kind) -> set[tuple[int, int]]:
+    pairs = {(a, b) for a, b in kind.edges.tolist()}
+    while more := {(a, d) for a, b in pairs for c, d in pairs if b == c} - pairs:
+        pairs |= more
+    return pairs
+
+
+def _fewest(kind: Kind) -> set[tuple[int, int]]:
+    pairs = _closure(kind)
+    return {(a, c) for a, c in pairs if not any((a, b) in pairs and (b, c) in pairs
+                                                for b in range(len(kind.pieces)))}  # fmt: skip

@@ -89,3 +89,14 @@ const search = document.getElementById("search");
 const searched = []; // called with the words that are looked for
 let wanted = "";
 const matches = (name) => wanted !== "" && name.toLowerCase().includes(wanted);
+
+// Engines in the order of a trace's tracks; what is none of them follows, by name.
+const ENGINES = ["Neural Engine Clusters", "Neural DMA", "Task DMA", "External HDMA", "Device HDMA", "Device Sync", "General Compute Engine"];
+function byEngine(a, b) {
+  const parts = (name) => { // what is before the engine (a device), and its place
+    const place = ENGINES.findIndex((engine) => name.includes(engine));
+    return place < 0 ? [name, ENGINES.length] : [name.slice(0, name.indexOf(ENGINES[place])), place];
+  };
+  const [[before, place], [otherBefore, otherPlace]] = [parts(a), parts(b)];
+  return before.localeCompare(otherBefore) || place - otherPlace || a.localeCompare(b);
+}

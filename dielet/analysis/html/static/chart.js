@@ -48,7 +48,7 @@ function timeAxis(ctx, view, top, bottom) {
 
 // rows: {group, name}.  paint(ctx, view) draws; at(row, t, slack) says what is there.
 function lanesView({ label, rows, from, to, paint, at, rowHeight = 22, changed }) {
-  const LEFT = 220;
+  const LEFT = innerWidth < 640 ? 120 : 220;
   const TOP = 24;
   const full = { from, to };
   const state = { from, to };

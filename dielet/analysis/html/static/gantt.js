@@ -26,7 +26,7 @@ function ganttSection() {
 
 function ganttView(gantt, onlyCritical) {
   const order = gantt.rows.map((row, n) => n).sort((a, b) =>
-    (gantt.rows[a][0] ?? -1) - (gantt.rows[b][0] ?? -1) || gantt.rows[a][1].localeCompare(gantt.rows[b][1]));
+    (gantt.rows[a][0] ?? -1) - (gantt.rows[b][0] ?? -1) || byEngine(gantt.rows[a][1], gantt.rows[b][1]));
   const rank = order.map((_, n) => order.indexOf(n));
   const rows = order.map((n) => ({ group: gantt.rows[n][0] === null ? "" : `Chiplet ${gantt.rows[n][0]}`, name: gantt.rows[n][1] }));
   const end = (n) => gantt.start_ns[n] + gantt.slice_ns[n];

@@ -38,7 +38,7 @@ function layersSection() {
     A.heat.map((heat, n) => el("option", { value: n, selected: heat === shown ? "" : undefined }, heat.phase)));
   const most = Math.max(...A.layers.map((layer) => layer.wall_ns), 1);
   return section("Layers",
-    el("div", { class: "tools" }, choose, el("span", { class: "quiet" }, "mean time per step, all chiplets together; darker is longer")),
+    el("div", { class: "tools" }, choose, el("span", { class: "quiet" }, "mean time per step, all chiplets together; the stronger the colour, the longer")),
     el("div", { class: "plot" }, draw),
     el("h3", {}, "Per layer and step"),
     table([

@@ -33,7 +33,7 @@ function timelineRows() {
   const rows = [];
   if (D.host.length) rows.push({ group: "", name: "Host", host: true, lanes: [] });
   const order = D.lanes.map((lane, n) => ({ lane, n })).sort((a, b) =>
-    a.lane[0].localeCompare(b.lane[0]) || (a.lane[1] ?? -1) - (b.lane[1] ?? -1) || a.n - b.n);
+    a.lane[0].localeCompare(b.lane[0]) || (a.lane[1] ?? -1) - (b.lane[1] ?? -1) || byEngine(a.lane[2], b.lane[2]));
   const many = new Set(D.lanes.map((lane) => lane[0])).size > 1;
   const used = new Set(D.kinds.flatMap((kind) => kind.lane));
   for (const { lane: [device, chiplet, name], n } of order) {
