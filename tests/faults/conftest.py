@@ -13,7 +13,7 @@ import safetensors.numpy
 from dielet.checkpoint.names import hugging_face_name
 from tests.checkpoint.make import spec, weights
 from tests.faults.disk import Act, Ended, nothing, process
-from tests.fuzz.readers import small_config
+from tests.fuzz.checkpoints import small_config
 from tests.generate.fake import TEMPLATE, byte_level_tokenizer
 
 Dielet = Callable[..., Ended]

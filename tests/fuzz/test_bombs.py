@@ -12,8 +12,11 @@ from dielet.checkpoint.config import Entries
 from dielet.checkpoint.gguf_tokenizer import tokenizer_json
 from dielet.errors import DieletError
 from dielet.profiler import perfetto as p
+from tests.fuzz.checkpoints import CONFIGS, small_config
 from tests.fuzz.mutate import fuzz
-from tests.fuzz.readers import CONFIGS, READERS, TRACES, packed, small_config
+from tests.fuzz.readers import READERS
+from tests.fuzz.texts import packed
+from tests.fuzz.traces import TRACES
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.slow]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import signal
+import struct
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,19 +27,21 @@ from dielet.generate.session import check_options
 from dielet.generate.template import ChatTemplate
 from dielet.image import CompileOptions
 from dielet.image.options import CompileOptions as Options
-from tests.fuzz.mutate import SECONDS, complaint
-from tests.fuzz.readers import (
+from dielet.profiler import perfetto as p
+from dielet.profiler.wire import number, text
+from tests.fuzz.checkpoints import (
     CONFIGS,
-    DEVICE,
     GENERATION,
     MESSAGES,
-    READERS,
     TEMPLATES,
     TOKENIZER_CONFIG,
     TOKENIZERS,
-    Ready,
-    small_programs,
 )
+from tests.fuzz.directories import small_programs
+from tests.fuzz.mutate import SECONDS, complaint
+from tests.fuzz.reader import Ready
+from tests.fuzz.readers import READERS
+from tests.fuzz.texts import DEVICE
 from tests.fuzz.trees import LEAVES, VALUES, changed, toml
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.slow]
@@ -104,6 +108,8 @@ JSON_FILES: dict[str, tuple[list[Any], tuple[str, ...]]] = {  # no trees: the re
     "manifest": ([], ()),
     "rbln_config": ([], ("sliding_window_layers", "kvcache_partition_len", "phases")),
     "verified": ([{"decoder_model_fixed.img": "1 2 3"}], ()),
+    "hub": ([], ("private", "gated", "lfs")),
+    "accuracy": ([], ()),
 }
 
 
@@ -125,8 +131,131 @@ def test_safetensors_headers(tree: Any, size: int, stated: int | None) -> None:
     check(lambda: ready("safetensors").read(data))
 
 
+def parts(name: str, begin: int) -> tuple[Any, bytes]:
+    """Of a reader's first sample: the JSON whose length, 8 bytes, ends at `begin` or stands before
+    a hash that does, and what follows it."""
+    data = ready(name).samples[0]
+    place = begin - (40 if name == "prompt_cache" else 8)
+    length = int.from_bytes(data[place : place + 8], "little")
+    return json.loads(data[begin : begin + length]), data[begin + length :]
+
+
+@given(st.data(), st.integers(0, 8))
+@quickly
+def test_weights_of_a_quantised_directory(data: st.DataObject, cut: int) -> None:
+    header, weights = parts("weights", 8)
+    text = dumped(data.draw(changed([header])))
+    whole = len(text).to_bytes(8, "little") + text + weights[: len(weights) - cut]
+    check(lambda: ready("weights").read(whole))
+
+
+@given(st.data())
+@quickly
+def test_tables_of_images(data: st.DataObject) -> None:
+    table, rest = parts("image", 20)
+    text = dumped(data.draw(changed([table])))
+    head = ready("image").samples[0][:12]
+    check(lambda: ready("image").read(head + len(text).to_bytes(8, "little") + text + rest))
+
+
+@given(st.data())
+@quickly
+def test_headers_of_prompt_caches(data: st.DataObject) -> None:
+    header, panels = parts("prompt_cache", 52)
+    text = dumped(data.draw(changed([header])))
+    head = ready("prompt_cache").samples[0][:12] + len(text).to_bytes(8, "little")
+    check(lambda: ready("prompt_cache").read(head + hashlib.sha256(text).digest() + text + panels))
+
+
+NPY = {"descr": [["q", "|u1", [4, 4]], ["scale", "<f2", [4]]], "fortran_order": False,
+       "shape": [1, 2]}  # fmt: skip
+
+
+@given(changed([NPY], ("x",)), st.integers(0, 1 << 16))
+@quickly
+def test_headers_of_arrays(tree: Any, length: int) -> None:
+    """numpy reads a header as Python: lists become the tuples that it wants."""
+    text = repr(tree).replace("[", "(").replace("]", ",)").encode("utf-8", "replace") + b"\n"
+    for stated in (len(text) % (1 << 16), length):
+        data = b"\x93NUMPY\x01\x00" + stated.to_bytes(2, "little") + text + bytes(48)
+        check(lambda data=data: ready("npy").read(data))
+
+
+_FIELDS = st.one_of(
+    st.none(), st.integers(0, 2**64 - 1), st.text(max_size=5), st.binary(max_size=9)
+)
+
+
+@given(st.lists(st.tuples(st.integers(1, 70), _FIELDS, st.booleans()), max_size=9), st.booleans())
+@quickly
+def test_packets_of_traces(fields: list[tuple[int, Any, bool]], event: bool) -> None:
+    """Fields of any number and kind where a packet's stand, alone and inside of an event."""
+    body = b""
+    for key, value, _ in fields:
+        body += number(key, value) if isinstance(value, int) else text(key, value or b"")
+    inside = number(p.TIMESTAMP, 5) + (text(p.TRACK_EVENT, body) if event else body)
+    for name in ("trace", "trace-packed", "table"):
+        check(lambda name=name: ready(name).read(ready("trace").samples[0] + p.stateful(inside)))
+
+
+_GGUF_KINDS = (("I", 4), ("i", 5), ("f", 6), ("?", 7), ("Q", 10), ("d", 12))
+
+
+def gguf_value(value: Any, kind: int) -> tuple[int, bytes]:
+    """The number of a value's type, and its bytes, in a GGUF file."""
+    if isinstance(value, str):
+        raw = value.encode("utf-8", "surrogatepass")
+        return 8, struct.pack("<Q", len(raw)) + raw
+    if isinstance(value, list):
+        made = [gguf_value(each, kind) for each in value]
+        inner = made[0][0] if made else 4
+        return 9, struct.pack("<IQ", inner, len(made)) + b"".join(data for _, data in made)
+    form, number_ = _GGUF_KINDS[kind]
+    try:
+        return number_, struct.pack(f"<{form}", value)
+    except (struct.error, OverflowError, TypeError):
+        return 10, struct.pack("<Q", hash(str(value)) % 2**64)
+
+
+GGUF = {
+    "general.architecture": "llama", "general.alignment": 32, "llama.block_count": 1,
+    "llama.embedding_length": 32, "llama.attention.head_count": 1, "llama.vocab_size": 12,
+    "llama.feed_forward_length": 32, "llama.context_length": 128, "split.count": 1, "split.no": 0,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.rope.freq_base": 1e4,
+    "llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0,
+    "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "b", "ab"],
+    "tokenizer.ggml.token_type": [1, 1, 1], "tokenizer.ggml.merges": ["a b"],
+}  # fmt: skip
+TENSORS = [{"name": name, "shape": [32, 32], "type": 8, "offset": 0}
+           for name in ("token_embd.weight", "blk.0.attn_q.weight")]  # fmt: skip
+
+
+@given(changed([{"metadata": GGUF, "tensors": TENSORS}]), st.integers(0, len(_GGUF_KINDS) - 1))
+@quickly
+def test_gguf_files(tree: Any, kind: int) -> None:
+    metadata, tensors = tree.get("metadata"), tree.get("tensors")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    tensors = [t for t in tensors if isinstance(t, dict)] if isinstance(tensors, list) else []
+    data = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
+    for key, value in metadata.items():
+        number_, raw = gguf_value(value, kind)
+        data += gguf_value(str(key), 0)[1] + struct.pack("<I", number_) + raw
+    for tensor in tensors:
+        sizes = [n % 2**64 for n in _list(tensor.get("shape")) if isinstance(n, int)]
+        kind_, place = (n if isinstance(n := tensor.get(key), int) else 0
+                        for key in ("type", "offset"))  # fmt: skip
+        data += gguf_value(str(tensor.get("name")), 0)[1]
+        data += struct.pack(f"<I{len(sizes)}QIQ", len(sizes), *sizes, kind_ % 2**32, place % 2**64)
+    check(lambda: ready("gguf").read(data + bytes(-len(data) % 32) + bytes(2048)))
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 TOML_FILES: dict[str, dict[str, Any]] = {
     "device": tomllib.loads(DEVICE),
+    "calibrated": tomllib.loads(DEVICE),
     "roles": {
         "like": "llama", "config": {"hidden_size": "n_embd"}, "values": {"vocab_size": 12},
         "tensors": {"model.layers.{layer}.mlp.up_proj.weight": "h.{layer}.up"}, "ignore": ["x"],
