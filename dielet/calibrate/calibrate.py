@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,7 +37,7 @@ Note = Callable[[str], None]
 LEAST_TOKENS = 256
 _LONGEST = 512  # tokens that are read as one text
 _CHUNK = 128
-_SAYS_EVERY = 10.0  # seconds, of a compilation that takes long
+_SAYS_EVERY = 10.0  # seconds, of what takes long
 _SAMPLE = 32  # rows of a linear's inputs whose outputs are computed
 _IN_BF16 = {"weights": "bf16", "group": None, "minimum": None}
 _NOT_OF_WEIGHTS = {
@@ -114,7 +115,7 @@ def calibrate(
         held_out = sum(map(len, text.measuring))
         note(f"calibrate: measuring over {held_out} tokens that chose nothing")
         inputs = [Inputs(max(1, held_out // _SAMPLE)) for _ in range(3)]
-        without, found = agreements(reference, [plain, ours], text.measuring, inputs)
+        without, found = agreements(reference, [plain, ours], _told(text.measuring, note), inputs)
     linears = _linears(checkpoint, common, chosen, inputs[0], inputs[2])
     report = _report(text, without, found, options.int8_budget, linears)
     return replace(chosen, accuracy=report)
@@ -135,16 +136,22 @@ def _seldom(note: Note, name: str) -> Progress:
 
 def read(reference: WatchedRuntime, texts: Sequence[Tokens], note: Note) -> Inputs:
     """What enters the linears of a model in bf16 that reads `texts`."""
-    total, done, last = sum(map(len, texts)), 0, -1
-    seen = Inputs(max(1, total // _SAMPLE))
-    for tokens in texts:
-        if 4 * done // total > last:
-            last = 4 * done // total
-            note(f"calibrate: {25 * last} % of {total} tokens")
+    seen = Inputs(max(1, sum(map(len, texts)) // _SAMPLE))
+    for tokens in _told(texts, note):
         for _ in reference.watch(tokens, seen.see):
             pass
-        done += len(tokens)
     return seen
+
+
+def _told(texts: Sequence[Tokens], note: Note) -> Iterator[Tokens]:
+    """`texts`, with a word to `note` of how far it has come, at first and then now and again."""
+    total, done, last = sum(map(len, texts)), 0, -math.inf
+    for tokens in texts:
+        if monotonic() - last > _SAYS_EVERY:
+            last = monotonic()
+            note(f"calibrate: {100 * done // total} % of {total} tokens")
+        yield tokens
+        done += len(tokens)
 
 
 def choose_int8(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,7 +40,7 @@ class Agreement:
 def agreements(
     reference: WatchedRuntime,
     others: Sequence[WatchedRuntime],
-    texts: Sequence[NDArray[np.int32]],
+    texts: Iterable[NDArray[np.int32]],
     inputs: Sequence[Inputs],
 ) -> list[Agreement]:
     """Each of `others` beside `reference`; `inputs` (the reference's first) see what enters."""
