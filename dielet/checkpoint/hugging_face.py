@@ -170,7 +170,7 @@ def directory_files(directory: Path) -> dict[str, bytes]:
     files = {
         name: read_small(directory / name)
         for name in ("config.json", "generation_config.json", "tokenizer.json")
-        if (directory / name).is_file()
+        if (directory / name).exists()
     }
     if special := _special_tokens(directory):
         files["tokenizer_config.json"] = json.dumps(special, indent=2).encode()
@@ -188,7 +188,7 @@ def _special_tokens(directory: Path) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         path = directory / name
-        if path.is_file():
+        if path.exists():
             entries = read_json(path)
             found |= special_tokens(entries.values, str(path))
             if "added_tokens_decoder" in entries.values:
@@ -199,13 +199,13 @@ def _special_tokens(directory: Path) -> dict[str, str | None]:
 def _chat_template(directory: Path) -> str | None:
     """A file of its own wins over tokenizer_config.json's text or list of named texts."""
     path = directory / "chat_template.jinja"
-    if path.is_file():
+    if path.exists():
         try:
             return read_small(path).decode("utf-8")
         except UnicodeDecodeError as error:
             raise DamagedFile(f"{path}: not UTF-8 ({error})") from error
     path = directory / "tokenizer_config.json"
-    template = read_json(path).values.get("chat_template") if path.is_file() else None
+    template = read_json(path).values.get("chat_template") if path.exists() else None
     if template is None or isinstance(template, str):
         return template
     named = {

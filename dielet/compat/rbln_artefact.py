@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dielet import __version__
+from dielet.checkpoint.filemap import read_small
 from dielet.compat.rbln_checks import check_kinds
 from dielet.compat.rbln_errors import NoRuntime, WrongClass
 from dielet.compat.rbln_options import (
@@ -80,12 +81,13 @@ def read_config(directory: Path, cls_name: str, given: Config) -> Config:
 
 def _saved(directory: Path) -> dict[str, Any]:
     path = directory / CONFIG
-    try:
-        saved = json.loads(path.read_bytes())
-    except FileNotFoundError:
+    if not path.exists():
         raise MissingFile(
             f"{path} is missing; compile the model with export=True, or save one there"
-        ) from None
+        )
+    data = read_small(path)
+    try:
+        saved = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise DamagedFile(f"{path}: not valid JSON ({error}); compile the model again") from None
     if not isinstance(saved, dict) or "_meta" in saved:
@@ -141,7 +143,7 @@ def remove_stale(directory: Path, config: Config) -> None:
 
 def _is_ours(path: Path) -> bool:
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_small(path))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(found, dict) and found.keys() == _MODEL_KEYS

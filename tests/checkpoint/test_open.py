@@ -7,7 +7,9 @@ import pytest
 
 from dielet.checkpoint import open_checkpoint, open_config
 from dielet.checkpoint.hub_settings import hub_settings
+from dielet.checkpoint.hugging_face import directory_files
 from dielet.checkpoint.roles import read_roles
+from dielet.compat.rbln_artefact import class_of
 from dielet.errors import DamagedFile, MissingFile, Unsupported
 from dielet.generate.calibration import calibration_hash
 from dielet.generate.text import read_files
@@ -60,6 +62,7 @@ PIPES = {
     "text.txt": lambda path: calibration_hash(path),
     "split-00001-of-00002.gguf": lambda path: open_config(path),
     "tokenizer.json": lambda path: read_files(path.parent),
+    "rbln_config.json": lambda path: class_of(path.parent),
     "token": lambda path: _with_token_from(path),
 }
 
@@ -102,3 +105,9 @@ def test_a_pipe_for_weights_is_refused_not_waited_for(tmp_path):
     (folder / "model.safetensors").unlink()
     os.mkfifo(folder / "model.safetensors")
     refuses_pipes(open_checkpoint, folder)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "chat_template.jinja", "tokenizer_config.json"])
+def test_a_pipe_beside_weights_is_refused_not_passed_over(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    refuses_pipes(directory_files, tmp_path)
