@@ -6,15 +6,16 @@ from pathlib import Path
 
 from dielet.devices import device_text
 
-CASES = [  # device, partition, chiplets, num_devices
-    ("rebel100", "column", None, None),
+CASES = [  # device, partition (None: the device file's own), chiplets, num_devices
+    ("rebel100", None, None, None),
     ("rebel100", "column_row", None, None),
     ("rebel100", "column_row", 3, None),
-    ("rebel100", "column", 2, 2),
+    ("rebel100", None, 2, 2),
     ("rebel100", "column_row", 2, 2),
     ("atom", None, None, None),
     ("atom-x4", "column_row", None, None),
-    ("atom-x4", "column", None, 3),
+    ("atom-x4", None, None, 3),
+    ("atom-x4", None, None, None),
 ]
 
 

@@ -142,7 +142,7 @@ def test_a_compiled_model_is_simulated_as_it_was_compiled(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("device", "options", "lanes"),
     [
-        ("rebel100", {"chiplets": 2, "partition": "column"}, {"c0", "c1"}),
+        ("rebel100", {"chiplets": 2, "partition": "column_row"}, {"c0", "c1"}),
         ("rebel100", {"num_devices": 2, "chiplets": 1}, {"c0", "c1"}),
         ("host", {"chiplets": 1}, {"worker 0"}),
     ],
@@ -165,8 +165,7 @@ def test_a_directory_has_its_own_chiplets_devices_and_partition(
     fewer = simulate(files.path, device, 20, 4, changes={"layers": 1})
     assert fewer.clock.programs._files is None
     assert (fewer.device.devices, fewer.device.chiplets) == count
-    partition = options.get("partition", "column_row" if device == "rebel100" else "column")
-    assert fewer.clock.programs.planner.partition == partition
+    assert fewer.clock.programs.planner.partition == options.get("partition", "column")
     more = simulate(files.path, device, 20, 4, changes={"chiplets": 4})
     assert more.device.chiplets == 4 and more.device.devices == count[0]
 
@@ -207,13 +206,14 @@ def test_a_point_that_does_not_fit_is_marked(capsys: pytest.CaptureFixture[str])
 
 def test_figures_and_options_can_be_set() -> None:
     base = simulate(LLAMA, "rebel100", 8, 4, max_seq_len=64)
-    assert base.clock.programs.planner.partition == "column_row"
+    assert base.clock.programs.planner.partition == "column"
     other = simulate(
         LLAMA, "rebel100", 8, 4, max_seq_len=64,
-        changes={"partition": "column", "weights": "int8", "prompt_tokens": "16", "launch": "x0"},
+        changes={"partition": "column_row", "weights": "int8", "prompt_tokens": "16",
+                 "launch": "x0"},
     )  # fmt: skip
     planner = other.clock.programs.planner
-    assert (planner.partition, planner.weights, other.prompt_tokens) == ("column", "int8", 16)
+    assert (planner.partition, planner.weights, other.prompt_tokens) == ("column_row", "int8", 16)
     assert other.device.launch == 0
     wider = simulate(LLAMA, "rebel100", 8, 4, max_seq_len=64, changes={"intermediate": "320"})
     assert wider.clock.programs.planner.spec.intermediate == 320
