@@ -67,43 +67,25 @@ class Times:
         self.waiting += gaps
 
 
-def measured(runtime: Runtime, steps: list[tuple[int, int]], fastest: bool) -> Times:
-    """Medians over rounds of the same steps, as many as there are in some seconds.
-
-    `fastest`, for a machine that is not idle: of one thread every command's fastest round, added
-    up, since what interrupts a command in one round leaves it alone in another; of several
-    threads, which wait for each other, the fastest round.
-    """
+def measured(runtime: Runtime, steps: list[tuple[int, int]]) -> Times:
+    """Medians over rounds of the same steps, as many as there are in some seconds."""
     _once(runtime, steps)
     begun, found = perf_counter_ns(), []
     while len(found) < ROUNDS[0] or (
         len(found) < ROUNDS[1] and perf_counter_ns() - begun < LONG_ENOUGH * 1e9
     ):
         found.append(_once(runtime, steps))
-    kinds = found[0][2]
     half = len(found) // 2
-    earlier, later = (median(t.whole for t, _, _ in part) for part in (found[:half], found[half:]))
-    drift = abs(later / earlier - 1)
-    if fastest and runtime.threads > 1:
-        times, spans, _ = min(found, key=lambda one: one[0].whole)
-        times.add_kinds(kinds, spans, 0.0)
-        times.drift = drift
-        return times
-    spans = (np.min if fastest else np.median)([spans for _, spans, _ in found], axis=0)
-    times = Times(
-        whole=float(np.median([t.whole for t, _, _ in found])),
-        waiting=float(np.median([t.waiting for t, _, _ in found])),
-        drift=drift,
+    earlier, later = (median(t.whole for t in part) for part in (found[:half], found[half:]))
+    return Times(
+        whole=median(t.whole for t in found),
+        kinds={kind: median(t.kinds[kind] for t in found) for kind in found[0].kinds},
+        waiting=median(t.waiting for t in found),
+        drift=abs(later / earlier - 1),
     )
-    times.add_kinds(kinds, spans, 0.0)
-    if fastest:
-        between = min(t.whole - float(s.sum()) for t, s, _ in found)
-        times.whole = float(spans.sum()) + between
-    return times
 
 
-def _once(runtime: Runtime, steps: list[tuple[int, int]]) -> tuple[Times, np.ndarray, list[str]]:
-    """One round: its times, the milliseconds of every piece, and their kinds."""
+def _once(runtime: Runtime, steps: list[tuple[int, int]]) -> Times:
     times, state = Times(), filled(runtime)
     executions: list[tuple[Tables, list[np.ndarray]]] = []
     noting = 0
@@ -126,18 +108,18 @@ def _once(runtime: Runtime, steps: list[tuple[int, int]]) -> tuple[Times, np.nda
     runtime.observer = None
     tick = (ended[0] - begun[0]) / (ended[1] - begun[1]) / 1e6  # ms
     times.whole = (ended[0] - begun[0] - noting) / 1e6
-    pieces: list[np.ndarray] = []
-    kinds: list[str] = []
     for tables, stamps in executions:
         commands = [[piece.command for piece in mine] for mine in tables.pieces]
         first = min(s[0, 0] for s, mine in zip(stamps, commands, strict=True) if mine)
+        last = max(s[len(mine) - 1, 1] for s, mine in zip(stamps, commands, strict=True) if mine)
         for mine, s in zip(commands, stamps, strict=True):
             if mine:
-                kinds += [tables.program.commands[n].kind for n in mine]
+                kinds = [tables.program.commands[n].kind for n in mine]
                 before = np.concatenate([[first], s[: len(mine) - 1, 1]])
-                times.waiting += float((s[: len(mine), 0] - before).sum()) * tick
-                pieces.append((s[: len(mine), 1] - s[: len(mine), 0]) * tick)
-    return times, np.concatenate(pieces), kinds
+                gaps = (s[: len(mine), 0] - before).sum() + last - s[len(mine) - 1, 1]
+                spans = s[: len(mine), 1] - s[: len(mine), 0]
+                times.add_kinds(kinds, spans * tick, float(gaps) * tick)
+    return times
 
 
 _states: dict[int, State] = {}
@@ -184,7 +166,7 @@ def formats(runtime: Runtime) -> tuple[str, ...]:
 
 
 def steadily(
-    runtime: Runtime, bench: Bench, steps: list[tuple[int, int]], fastest: bool
+    runtime: Runtime, bench: Bench, steps: list[tuple[int, int]]
 ) -> tuple[Device, Times, tuple[float, float]]:
     """(device, measured times, GB/s before and after): of the first attempt in which the memory
     and the rounds kept their speed, or else of the one in which they changed least."""
@@ -193,7 +175,7 @@ def steadily(
     for _ in range(ATTEMPTS):
         calibration = calibrate(scope=scope)
         begun = weight_bandwidth(bench, available_cores())
-        times = measured(runtime, steps, fastest)
+        times = measured(runtime, steps)
         ended = weight_bandwidth(bench, available_cores())
         which = min(runtime.threads, 2) - 1
         assumed = (calibration.alone, calibration.together)[which]
@@ -205,13 +187,13 @@ def steadily(
     return min(found, key=lambda one: one[0])[1:]
 
 
-def validate(folder: Path, bench: Bench, threads: int, fastest: bool) -> dict[str, dict]:
+def validate(folder: Path, bench: Bench, threads: int) -> dict[str, dict]:
     runtime = load_runtime(folder, threads)
     found = {}
     for case, steps in CASES.items():
         if steps[-1][0] + steps[-1][1] > runtime.max_seq_len or steps[0][1] > runtime.chunk:
             continue
-        device, a, bandwidth = steadily(runtime, bench, steps, fastest)
+        device, a, bandwidth = steadily(runtime, bench, steps)
         b = predicted(runtime, device, steps)
         found[case] = {
             "measured": asdict(a),
@@ -239,14 +221,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--threads", default="1,2")
-    parser.add_argument(
-        "--fastest", action="store_true", help="on a busy machine: every command's fastest round"
-    )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     bench = Bench()
     found = {
-        f"{model.name}, {threads} threads": validate(model, bench, threads, args.fastest)
+        f"{model.name}, {threads} threads": validate(model, bench, threads)
         for model in args.models
         for threads in map(int, args.threads.split(","))
     }

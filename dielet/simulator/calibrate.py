@@ -139,10 +139,11 @@ def _measure_memory(bench: Bench, found: Measured, workers: int, say: Say) -> No
 
 
 def weight_bandwidth(bench: Bench, workers: int, fmt: str = "bf16") -> tuple[float, float]:
-    """Bytes per second that linears of one row read weights with: one core's, and all workers'."""
-    commands = list(_linears(fmt, 2048, 1))
+    """Bytes per second that linears of one row read weights with: one core's, and all workers',
+    who wait for each other after each, as in a model."""
+    commands = list(_linears(fmt, 2048, 1, results=1))
     nbytes, every = commands[0].operand("w").region.nbytes, [True] * len(commands)
-    alone = nbytes / bench.time(commands, 1).command(every) * 1e9
+    alone = nbytes / bench.time(commands, 1, rounds=15).command(every) * 1e9
     return alone, nbytes * len(every) / bench.time(commands, workers, rounds=15).whole() * 1e9
 
 
@@ -154,7 +155,9 @@ def _rate(
     streams = any(o.region.space in ("weights", "kv") for o in command.operands)
     fixed = found.setup + (found.latency if streams else 0.0)
     alike = [c.kind == command.kind for c in commands]
-    nanoseconds = max(bench.time(commands, 1, past, rows).command(alike) - fixed, 1.0)
+    rounds = 15 if rows == 1 else 5
+    timed = bench.time(commands, 1, past, rows, rounds).command(alike)
+    nanoseconds = max(timed - fixed, 1.0)
     entry = ENTRIES[command.kind]
     run = Bound(past, rows)
     ops, depth = sum(entry.ops(command, run).values()), entry.depth(command, run)
