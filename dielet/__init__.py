@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dielet import errors
+from dielet import errors, lazy
 from dielet.generate.context import PREFIX_CACHE_MB
 
 if TYPE_CHECKING:
@@ -34,12 +34,15 @@ __all__ = [
     "simulate",
 ]  # fmt: skip
 
-_LAZY = {
-    "Chat": "dielet.generate.chat",
-    "Model": "dielet.generate.session",
-    "Result": "dielet.generate.answer",
-    "Stream": "dielet.generate.answer",
-}
+__getattr__ = lazy.names(
+    __name__,
+    {
+        "Chat": "generate.chat",
+        "Model": "generate.session",
+        "Result": "generate.answer",
+        "Stream": "generate.answer",
+    },
+)
 
 
 def compile(
@@ -124,11 +127,3 @@ def analyze(trace: str | Path, **options: Any) -> Analysis:
     from dielet.analysis import analyze as run
 
     return run(trace, **options)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'dielet' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_LAZY[name]), name)

@@ -16,7 +16,7 @@ from dielet.host import Runtime
 from dielet.host.memory import Bases
 from dielet.host.tables import Tables, build_tables
 from dielet.image import ModelFiles
-from dielet.image.plan import HEAD_ROWS
+from dielet.image.options import HEAD_ROWS
 from dielet.program import Command, Program, Region, synchronise
 from dielet.program.commands.values import dequantize_rows
 from dielet.program.interpret import view

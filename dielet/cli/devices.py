@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from dielet.cli.console import Console, duration, table
 from dielet.cli.parser import place
 from dielet.errors import UsageError
-from dielet.files import write_whole
 
 if TYPE_CHECKING:
     from dielet.devices import Device
@@ -84,6 +83,7 @@ def _calibrate(console: Console) -> None:
     from time import perf_counter
 
     from dielet.devices import read_device
+    from dielet.files import write_whole
     from dielet.simulator.calibrate import calibrate, host_toml
     from dielet.simulator.calibrated import calibrated_path, named_device
 

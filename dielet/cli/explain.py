@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> None:
     from dielet.image import read_manifest
-    from dielet.program import explain
+    from dielet.program.explain import explain
 
     directory = Path(args.model)
     manifest = read_manifest(directory)

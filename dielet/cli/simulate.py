@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from dielet.cli.console import Console, duration, size, table
 from dielet.cli.parser import add_compress, add_revision, at_revision, place
 from dielet.errors import UsageError
-from dielet.files import write_whole
 
 if TYPE_CHECKING:
     from dielet.devices import Device
@@ -175,6 +174,8 @@ def _show_one(p: Prediction, console: Console) -> None:
 
 
 def _show_sweep(swept: Sweep, args: argparse.Namespace, console: Console) -> None:
+    from dielet.files import write_whole
+
     if args.csv:
         write_whole(Path(args.csv), swept.csv().encode())
     if args.plot:

@@ -15,7 +15,6 @@ from dielet.codegen import cache, worker
 from dielet.codegen.flat import Flat, Mapped, NotFlat, flatten
 from dielet.codegen.function import Module
 from dielet.codegen.kernel import KernelKey
-from dielet.codegen.kernels import generate
 from dielet.codegen.targets.base import Target
 from dielet.errors import InternalError
 
@@ -93,6 +92,8 @@ def compile_kernels(keys: Iterable[KernelKey], target: Target, cache_dir: Path) 
 
 def kernel_unit(key: KernelKey, target: Target) -> Unit:
     def write() -> Module:
+        from dielet.codegen.kernels import generate  # which a full cache makes needless
+
         module = Module(target.fused)
         generate(module, target, key)
         return module

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dielet.generate.answer import Gate
 from dielet.host.runtime import Runtime
-from dielet.image.plan import HEAD_ROWS
+from dielet.image.options import HEAD_ROWS
 from dielet.program.select import rung_for
 
 F32 = NDArray[np.float32]

@@ -25,8 +25,7 @@ from dielet.host.tables import Tables, build_tables, kernel_key
 from dielet.host.team import Team
 from dielet.image import ModelFiles, open_directory
 from dielet.image.names import COS, DECODER, SIN, TABLE
-from dielet.image.options import MAX_BATCH
-from dielet.image.plan import HEAD_ROWS
+from dielet.image.options import HEAD_ROWS, MAX_BATCH
 from dielet.program import KvLayout, Program, Region, verify_commands, verify_program
 from dielet.program.commands import ENTRIES
 from dielet.program.select import program_name, rung_for
@@ -302,8 +301,10 @@ class Runtime:
     def _kernel_keys(self) -> list[KernelKey]:
         """Of one program per phase and token count: rungs of the ladder share their kernels."""
         firsts = {(p.phase, p.tokens): p.name for p in reversed(self.manifest.programs)}
-        programs = (self._verified(name, verify_commands) for name in firsts.values())
-        return list(dict.fromkeys(kernel_key(c) for p in programs for c in p.commands))
+        keys: dict[KernelKey, None] = {}
+        for name in firsts.values():  # one at a time in memory: each is megabytes
+            keys |= dict.fromkeys(map(kernel_key, self._verified(name, verify_commands).commands))
+        return list(keys)
 
     def _verified(self, name: str, verify: Callable[[Program, dict[str, int]], None]) -> Program:
         """The program, once it is known to keep to its rules; DamagedFile otherwise."""

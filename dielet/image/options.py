@@ -15,6 +15,7 @@ from dielet.program.select import ladder
 
 WEIGHTS = ("bf16", "int8", "int4")
 MAX_BATCH = 64
+HEAD_ROWS = 16  # tokens whose logits one pass can give, for checking several guesses at once
 MAX_CHUNK = 4096  # tokens of a prefill program
 CHUNK_UNIT = 16  # rows: kernels work on tiles of the chunk
 

@@ -17,15 +17,14 @@ from dielet.formats.packed import WeightFormat
 from dielet.graph import Graph, assign_formats, fuse, matrices, verify_graph
 from dielet.image.capacity import check_capacity, check_shared, memory_by_chiplet
 from dielet.image.formats import Stored, choose_format, default_weights, int8_beside
-from dielet.image.options import CompileOptions
+from dielet.image.options import HEAD_ROWS, CompileOptions
 from dielet.models import build_decoder, build_head
 from dielet.partition import Division, divide
-from dielet.program import KvLayout, Placement, Program, Shape, WeightPlan, lower, plan_weights
+from dielet.program import KvLayout, Placement, Program, Shape, WeightPlan, plan_weights
+from dielet.program.lower import lower
 from dielet.program.sending import kv_slots
 from dielet.program.sync import synchronise
 from dielet.program.types import Phase
-
-HEAD_ROWS = 16  # tokens whose logits one pass can give, for checking several guesses at once
 
 
 @dataclass(frozen=True)

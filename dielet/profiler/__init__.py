@@ -1,7 +1,8 @@
 """The profiler: every command on a Perfetto timeline."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dielet import lazy
 
 if TYPE_CHECKING:
     from dielet.profiler.host import HostSlice
@@ -9,6 +10,7 @@ if TYPE_CHECKING:
     from dielet.profiler.session import Session, Summary
     from dielet.profiler.writer import Source, TraceWriter, Written
 
+# Reading a trace needs no runtime, and a session no reader.
 _LAZY = {
     "HostSlice": "host",
     "Session": "session",
@@ -23,9 +25,4 @@ __all__ = [
     "HostSlice", "Session", "Source", "Summary", "Trace", "TraceWriter", "Written", "read_trace",
 ]  # fmt: skip
 
-
-def __getattr__(name: str) -> Any:
-    """Reading a trace needs no runtime, and a session no reader: each loads what it needs."""
-    if name not in _LAZY:
-        raise AttributeError(f"module 'dielet.profiler' has no attribute {name!r}")
-    return getattr(import_module(f"dielet.profiler.{_LAZY[name]}"), name)
+__getattr__ = lazy.names(__name__, _LAZY)

@@ -21,7 +21,8 @@ from dielet.image import CompileOptions, ModelFiles, open_directory
 from dielet.image.capacity import check_capacity, check_shared
 from dielet.image.formats import Stored, default_weights
 from dielet.image.manifest import NAME
-from dielet.image.plan import HEAD_ROWS, Planner
+from dielet.image.options import HEAD_ROWS
+from dielet.image.plan import Planner
 from dielet.program import Program, Shape
 
 OF_DEVICE = {"chiplets": "chiplets", "devices": "num_devices", "partition": "partition"}

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dielet.errors import InternalError
-from dielet.program import Program, check_happens_before, interpret, verify_program
+from dielet.program import Program, check_happens_before, verify_program
 from dielet.program.commands import Run
-from dielet.program.interpret import as_early, as_late, schedule, shuffled
+from dielet.program.interpret import as_early, as_late, interpret, schedule, shuffled
 from tests.models import SPECS, Bench, compiled, outside, plan
 
 CASES = [

@@ -14,7 +14,8 @@ import pytest
 from dielet.codegen import TARGETS
 from dielet.codegen.library import kernel_unit
 from dielet.host.tables import kernel_key
-from dielet.program import Program, explain
+from dielet.program import Program
+from dielet.program.explain import explain
 from dielet.program.reference import reference
 from tests.models import LLAMA, QWEN, SPECS, plan
 
