@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
 import threading
@@ -15,7 +16,7 @@ from dielet.cli.parser import CommandLineError
 from dielet.errors import CapacityError, DieletError, UsageError
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-SCRIPTS = "dielet exec"
+SCRIPTS, SIMULATE = "dielet exec", "dielet simulate"
 # Arguments by their Python names: those with a _ anywhere, words only where they are meant.
 _LONG = (
     "max_new_tokens|top_k|top_p|min_p|repetition_penalty|max_seq_len|prefill_chunk|kv_ladder|"
@@ -26,8 +27,11 @@ _WORDS = (
     "calibrate"
 )
 _ARGUMENT = re.compile(
-    rf"\b({_LONG}|(?:weights|kv)(?==))\b"
+    rf"\b({_LONG}|(?:weights|kv|chiplets)(?==))\b"
     rf"|^({_WORDS})(?= (is|has|needs|takes|goes|must|\d))|(?<=leave )({_WORDS})(?= out)"
+)
+_SETTING = re.compile(
+    r"\b(weights|kv|max_seq_len|prefill_chunk|batch_sizes|chiplets|num_devices)=(?=\w)"
 )
 _TYPED = {"thinking": "--no-thinking"}
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -68,7 +72,7 @@ def finish(program: str, console: Console, command: Callable[[], int], debug: bo
             code = USAGE
         # A script's own words are Python.
         if isinstance(error, UsageError | CapacityError) and program != SCRIPTS:
-            message = as_typed(message)
+            message = as_set(message) if program == SIMULATE else as_typed(message)
         return report(program, console, message, code, type(error).__name__)
 
 
@@ -80,6 +84,15 @@ def as_typed(message: str) -> str:
         return _TYPED.get(name, "--" + name.replace("_", "-"))
 
     return _ARGUMENT.sub(typed, message)
+
+
+def as_set(message: str) -> str:
+    """The same for `dielet simulate`, where options of the compiler are a matter of --set."""
+    settings = {"num_devices": "devices", "batch_sizes": "batch"}
+    parts = _SETTING.split(message)  # text, name, text, name, ...
+    texts = [as_typed(text) for text in parts[::2]]
+    names = [f"--set {settings.get(name, name)}=" for name in parts[1::2]]
+    return "".join(itertools.chain(*itertools.zip_longest(texts, names, fillvalue="")))
 
 
 @contextmanager

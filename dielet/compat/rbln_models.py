@@ -281,6 +281,7 @@ class RBLNDecoderOnlyModelForCausalLM(DieletForCausalLM):
 
 def _as_rbln(message: str) -> str:
     """What our compiler calls its options, as scripts for the vendor's write them."""
+    message = re.sub(r"\b(chiplets|kv)=\w+ \([^)]*\)(; )?", "", message)  # theirs have none
     message = re.sub(r"\bweights=(\w+)", r"rbln_quantization={'weights': '\1'}", message)
     message = re.sub(
         r"\bnum_devices=(\d+)",

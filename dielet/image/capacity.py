@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from dielet.devices import Device
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
 
 Replan = Callable[..., "Planner"]
 """The layout of the same model with some compile options changed."""
+
+Candidates = list[dict[str, Any]]
+"""One changed option each, the best first: those after one that fits are not looked at."""
+
+TRIES = 3  # of one option, with as many values that fit DRAM
+EVERY_KIND = 8  # layers: none of the supported families repeats after more
 
 
 def memory_by_chiplet(plan: Planner) -> list[dict[str, int]]:
@@ -57,12 +64,37 @@ def check_capacity(plan: Planner, replan: Replan) -> None:
     if need <= limit:
         return  # or there is no limit: what a host has is known when the model is loaded
     table = ", ".join(f"{owner} {show(n, SIZE)}" for owner, n in owners.items() if n)
-    remedies = "; ".join(_remedies(plan, owners, limit, replan)) or "a smaller model"
+    tokens = next(n for owner, n in owners.items() if owner.startswith("kv "))
+    shorter = (limit - need + tokens) * plan.kv.positions // max(tokens, 1) // 32 * 32
+    candidates: list[Candidates] = [
+        [{"weights": kind} for kind in ("int8", "int4") if kind != plan.weights],
+        [{"kv": "int8"}] if plan.kv.format != "int8" else [],
+        [{"max_seq_len": shorter}] if shorter >= 32 else [],
+        [{"batch_sizes": (n,)} for n in _halves(max(plan.batch_sizes), 1)],
+    ]
     raise CapacityError(
         f"{plan.spec.name or plan.spec.model_type} does not fit {plan.device.name}: chiplet "
         f"{worst} needs {show(need, SIZE)} of {show(limit, SIZE)} DRAM ({table}); "
-        f"what would fit: {remedies}"
+        f"{_what_would_fit(plan, candidates, replan)}"
     )
+
+
+def check_shared(plan: Planner, programs: Iterable[Program], replan: Replan) -> None:
+    """Raise CapacityError unless the activations of every program fit the shared memories."""
+    for program in programs:
+        if not (space := _beyond_shared(plan.device, program)):
+            continue
+        size, limit = program.sizes[space], plan.device.memory["shared"].size
+        fewer = [n for n in _halves(program.tokens, 1) if n * size <= program.tokens * limit]
+        candidates: list[Candidates] = [
+            [{"prefill_chunk": n} for n in fewer if n % 16 == 0]
+            if program.phase == "prefill"
+            else [{"batch_sizes": (n,)} for n in fewer]
+        ]
+        raise CapacityError(
+            f"{program.name} needs {show(size, SIZE)} of chiplet {space.split('.')[1]}'s "
+            f"{show(limit, SIZE)} shared memory; {_what_would_fit(plan, candidates, replan)}"
+        )
 
 
 def fullest(plan: Planner) -> int:
@@ -73,48 +105,56 @@ def fullest(plan: Planner) -> int:
     return needs.index(max(needs))
 
 
-def _remedies(plan: Planner, owners: dict[str, int], limit: int, replan: Replan) -> list[str]:
-    """Changed options with which the model fits, each tried."""
-    tokens = next(n for owner, n in owners.items() if owner.startswith("kv "))
-    room = limit - sum(owners.values()) + tokens
-    shorter = room * plan.kv.positions // max(tokens, 1) // 32 * 32
-    candidates: list[Sequence[dict[str, Any]]] = [
-        [{"weights": kind} for kind in ("int8", "int4") if kind != plan.weights],
-        [{"kv": "int8"}] if plan.kv.format != "int8" else [],
-        [{"max_seq_len": shorter, "kv_ladder": None}] if shorter >= 32 else [],
-        [{"num_devices": plan.device.devices * n} for n in range(2, 17)],
-    ]
+def _halves(number: int, least: int) -> list[int]:
+    """Half of it, a quarter, and so on."""
     found = []
-    for options in candidates:
-        for changes in options:
-            size = _fitting(changes, limit, replan)
-            if size:
-                name, value = next(iter(changes.items()))
-                found.append(f"{name}={value} ({show(size, SIZE)})")
-                break
+    while (number := number // 2) >= least:
+        found.append(number)
     return found
 
 
-def _fitting(changes: dict[str, Any], limit: int, replan: Replan) -> int:
+def _beyond_shared(device: Device, program: Program) -> str:
+    """The shared memory that a program has too much for, or nothing."""
+    limit = device.memory["shared"].size if device.local_memory else 0
+    over = (s for s, n in program.sizes.items() if s.startswith("shared.") and n > limit > 0)
+    return next(over, "")
+
+
+def _what_would_fit(plan: Planner, candidates: list[Candidates], replan: Replan) -> str:
+    """Changed options with which the model fits every memory, each tried."""
+    more = range(2, 17)
+    candidates = [
+        *candidates,
+        [{"chiplets": plan.device.chiplets * n} for n in more],
+        [{"num_devices": plan.device.devices * n} for n in more],
+    ]
+    found = []
+    for options in candidates:
+        roomy = ((changes, size) for changes in options if (size := _in_dram(changes, replan)))
+        for changes, size in itertools.islice(roomy, TRIES):
+            if _in_shared(plan, changes, replan):
+                ((name, value),) = changes.items()
+                shown = value[0] if isinstance(value, tuple) else value
+                found.append(f"{name}={shown} ({show(size, SIZE)})")
+                break
+    return f"what would fit: {'; '.join(found) or 'a smaller model'}"
+
+
+def _in_dram(changes: dict[str, Any], replan: Replan) -> int:
     """Bytes that the fullest chiplet needs with changed options, or 0 when it does not fit."""
     try:
         other = replan(**changes)
     except DieletError:
         return 0  # the device cannot be had in that number, say
     size = sum(memory_by_chiplet(other)[fullest(other)].values())
-    return size if size <= limit else 0
+    limit = other.device.memory["dram"].size
+    return size if size <= limit or not limit else 0
 
 
-def check_shared(device: Device, programs: Iterable[Program]) -> None:
-    """Raise CapacityError unless the activations of every program fit the shared memories."""
-    limit = device.memory["shared"].size if device.local_memory else 0
-    for program in programs:
-        for space, size in program.sizes.items():
-            if limit and space.startswith("shared.") and size > limit:
-                chiplet = space.split(".")[1]
-                fewer = program.tokens * limit // size // 16 * 16
-                hint = "prefill_chunk" if program.phase == "prefill" else "batch_sizes"
-                raise CapacityError(
-                    f"{program.name} needs {show(size, SIZE)} of chiplet {chiplet}'s "
-                    f"{show(limit, SIZE)} shared memory; use {hint} of at most {max(fewer, 1)}"
-                )
+def _in_shared(plan: Planner, changes: dict[str, Any], replan: Replan) -> bool:
+    """Whether activations fit too; that takes programs, of which the first layers are enough."""
+    try:
+        other = replan(**changes, layers=min(plan.spec.layers, EVERY_KIND))
+        return not any(_beyond_shared(other.device, program) for program in other.programs())
+    except DieletError:
+        return False  # a piece of weights that the scratchpad is too small for

@@ -93,7 +93,7 @@ def plan_model(
     planner = planned()
     check_capacity(planner, planned)
     programs = planner.programs()
-    check_shared(planner.device, programs)
+    check_shared(planner, programs, planned)
     return planner.plan(programs)
 
 

@@ -133,27 +133,22 @@ class Programs:
     def __init__(self, source: Source, device: Device, lowered: Lowered | None = None) -> None:
         lowered = {} if lowered is None else lowered
         key = (id(source.tensors), repr(source.options), _structure(device))
+
+        def replan(**changes: Any) -> Planner:
+            options = replace(source.options, **changes)
+            return Planner(source.spec, source.tensors, options, device, source.int8)
+
         if key not in lowered:
-            lowered[key] = (self._plan(source, device), {})
+            planner = replan()
+            check_capacity(planner, replan)
+            lowered[key] = (planner, {})
+        self._replan = replan
         self.planner, self._known = lowered[key]
         same = source.options == source.settled and _is_of(source, device)
         self._files = source.files if same else None
         self.device = replace(
             device, devices=self.planner.device.devices, chiplets=self.planner.device.chiplets
         )
-
-    @staticmethod
-    def _plan(source: Source, device: Device) -> Planner:
-        options = source.options
-
-        def replan(**changes: Any) -> Planner:
-            return Planner(
-                source.spec, source.tensors, replace(options, **changes), device, source.int8
-            )
-
-        planner = replan()
-        check_capacity(planner, replan)
-        return planner
 
     def find(self, shape: Shape) -> Program:
         if shape not in self._known:
@@ -165,7 +160,7 @@ class Programs:
         if self._files is not None:
             return self._files.program(shape.name)
         program = self.planner.program(shape)
-        check_shared(self.device, [program])
+        check_shared(self.planner, [program], self._replan)
         return program
 
     def head(self, rows: int) -> Shape:
@@ -212,6 +207,8 @@ def configured(source: Source, device: Device, changes: Mapping[str, str]) -> tu
             sizes[name] = option_value(name, text)
         elif name in OPTIONS:
             options[name] = option_value(name, text)
+            if name == "max_seq_len":
+                options.setdefault("kv_ladder", None)  # that of another length does not go with it
         else:
             figures[name] = text
             if name in OF_DEVICE:
@@ -233,7 +230,7 @@ def _resized(source: Source, sizes: dict[str, int]) -> Source:
 
 def option_value(name: str, text: str) -> Any:
     """A compile option or a size as `--set` writes it.  UsageError when it is no whole number."""
-    if name == "weights":
+    if name in ("weights", "kv"):
         return text
     try:
         if name in ("kv_ladder", "batch_sizes"):

@@ -278,21 +278,28 @@ def test_too_little_dram_is_refused_with_owners_and_remedies(tmp_path: Path) -> 
     device = Path(cramped(tmp_path, "1 MB", "1 MB"))
     text = device.read_text().replace('size = "35 GiB"', 'size = "190 kB"')
     device.write_text(text)
+    given = {"weights": "bf16", "device": str(device), "chiplets": 2, "kv_ladder": None}
     with pytest.raises(CapacityError) as caught:
-        plan(QWEN, weights="bf16", device=str(device), chiplets=2)
+        plan(QWEN, **given)
     message = str(caught.value)
     assert re.search(r"chiplet \d needs [\d.]+ kB of 190 kB DRAM \(decoder weights", message)
     assert "kv of 128 tokens" in message and "num_devices=" in message and "\n" not in message
-    changes = {"num_devices": r"num_devices=(\d+)", "max_seq_len": r"max_seq_len=(\d+)"}
-    for option, pattern in changes.items():
-        fits = {option: int(re.search(pattern, message)[1]), "kv_ladder": None}
-        plan(QWEN, **{"weights": "bf16", "device": str(device), "chiplets": 2, **fits})
-    assert "weights=int8" in message
+    remedies = re.findall(r"(\w+)=(\w+) \(", message)
+    assert {"chiplets", "num_devices", "max_seq_len", "weights"} <= {name for name, _ in remedies}
+    for name, value in remedies:  # every one of them, alone
+        plan(QWEN, **{**given, name: int(value) if value.isdigit() else value})
 
 
 def test_activations_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CapacityError, match=r"prefill_16_kv64 needs .* use prefill_chunk"):
+    with pytest.raises(CapacityError, match=r"prefill_16_kv64 needs .*; what would fit: a smaller"):
         plan(QWEN, device=cramped(tmp_path, "1 MB", "5 kB"))
+    device = cramped(tmp_path, "1 MB", "40 kB")
+    with pytest.raises(
+        CapacityError, match=r"prefill_64_kv64 needs .* fit: prefill_chunk="
+    ) as caught:
+        plan(QWEN, device=device, prefill_chunk=64)
+    chunk = re.search(r"prefill_chunk=(\d+) ", str(caught.value))
+    plan(QWEN, device=device, prefill_chunk=int(chunk[1]))
     with pytest.raises(CapacityError, match=r"piece of weights of \d+ bytes does not fit"):
         plan(QWEN, device=cramped(tmp_path, "1 kB", "1 MB"), weights="bf16")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
@@ -202,6 +203,18 @@ def test_a_point_that_does_not_fit_is_marked(capsys: pytest.CaptureFixture[str])
     assert "does not fit" in capsys.readouterr().out
     assert main([*argv, "--set", "layers=1", "--set", "memory.dram.size=1 MB,2 MB"]) == 1
     assert "does not fit" in capsys.readouterr().err
+
+
+def test_every_remedy_that_is_proposed_works_as_it_is_typed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = ["simulate", str(QWEN_17B), "--new-tokens", "2", "--max-seq-len", "512",
+            "--set", "layers=2", "--set", "memory.dram.size=200 MB"]  # fmt: skip
+    assert main(argv) == 1
+    proposed = re.findall(r"--set (\S+)", capsys.readouterr().err)
+    assert {text.partition("=")[0] for text in proposed} >= {"weights", "chiplets", "devices"}
+    for text in proposed:
+        assert main([*argv, "--set", text]) == 0, text
 
 
 def test_figures_and_options_can_be_set() -> None:
