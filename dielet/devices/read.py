@@ -205,6 +205,9 @@ class _Reader:
             for memory in engine.port:
                 if memory not in device.memory:
                     self.fail(f"engine.{engine.name}.port", f"there is no [memory.{memory}]")
+        for space, memory in device.spaces.items():
+            if memory != SPACES[space] and memory not in device.memory:
+                self.fail(f"spaces.{space}", f"there is no [memory.{memory}]")
         scratchpad = device.memory.get("scratchpad")
         if device.local_memory and scratchpad and not scratchpad.size:
             self.fail("memory.scratchpad.size", "is missing: weights are cut to it")

@@ -49,6 +49,7 @@ BAD = {
     CORE + "[engine.other]\ncommands = ['linear']\n": "line 8: .*taken by engine core too",
     CORE + "[engine.core.port]\nl2 = '1 GB/s'  # assumed\n": "there is no .memory.l2.",
     CORE + "[spaces]\nshard = 'cache'\n": "did you mean 'shared'?",
+    CORE + "[spaces]\nkv = 'flash'\n": "line 8: spaces.kv: there is no .memory.flash.",
     CORE + "[link.a]\nbandwidth = '1 GB/s'  # assumed\ntopology = 'ring'\n": "use one of mesh, all",
     CORE + "alongside = 300\n": "line 7: engine.core.alongside: is 300; it is percent",
     CORE + "setup = '2 s'  # assumed\n": "longer than 1 s",
