@@ -28,6 +28,11 @@ from dielet.errors import DamagedFile, MissingFile
 from dielet.files import require_file, toml_values
 
 LONGEST, SLOWEST = 10**12, 1000  # one second, and 1 kB/s: what the simulator can still tell apart
+NEEDED = (
+    "linear", "attention", "rmsnorm", "rotary", "kv_append", "silu_mul", "quantize", "convert",
+    "select",
+)  # fmt: skip
+NEEDED_BETWEEN = ("reduce", "copy", "weight_copy", "host_copy")  # of chiplets with own memories
 SOURCES = ("source:", "assumed", "measured")
 SPACES = {
     "weights": "dram", "head": "dram", "embedding": "dram", "cos": "dram", "sin": "dram",
@@ -213,6 +218,11 @@ class _Reader:
             self.fail("memory.scratchpad.size", "is missing: weights are cut to it")
         if missing := device.missing_parts():
             self.fail("shared_memory", f"'{device.shared_memory}' needs [{'], ['.join(missing)}]")
+        wanted = NEEDED + NEEDED_BETWEEN * device.local_memory
+        taken = {command for engine in device.engine.values() for command in engine.commands}
+        if lacking := [command for command in wanted if command not in taken]:
+            first = next(iter(device.engine))
+            self.fail(f"engine.{first}.commands", f"no engine takes {', '.join(lacking)}")
 
     def figure(self, path: str, value: int, unit: Unit | None) -> None:
         """Note a number; one with a unit must say where it comes from."""

@@ -17,6 +17,7 @@ from dielet.devices import (
     read_device,
     read_device_file,
 )
+from dielet.devices.read import NEEDED
 from dielet.devices.text import Places
 from dielet.devices.units import BANDWIDTH, RATE, SIZE, TIME, parse, show
 from dielet.errors import DamagedFile, MissingFile, UsageError
@@ -28,7 +29,7 @@ chiplets = 2
 partition = "column"
 shared_memory = "device"
 """
-CORE = "[engine.core]\ncommands = ['linear']\n"
+CORE = f"[engine.core]\ncommands = {[*NEEDED]}\n"
 BAD = {
     "": "there is no .engine.NAME.",
     CORE + "[engine.core]\n": "line 7",
@@ -49,6 +50,7 @@ BAD = {
     CORE + "[engine.other]\ncommands = ['linear']\n": "line 8: .*taken by engine core too",
     CORE + "[engine.core.port]\nl2 = '1 GB/s'  # assumed\n": "there is no .memory.l2.",
     CORE + "[spaces]\nshard = 'cache'\n": "did you mean 'shared'?",
+    "[engine.core]\ncommands = ['linear', 'attention']\n": "line 6: .*no engine takes rmsnorm, rot",
     CORE + "[spaces]\nkv = 'flash'\n": "line 8: spaces.kv: there is no .memory.flash.",
     CORE + "[link.a]\nbandwidth = '1 GB/s'  # assumed\ntopology = 'ring'\n": "use one of mesh, all",
     CORE + "alongside = 300\n": "line 7: engine.core.alongside: is 300; it is percent",
