@@ -225,10 +225,10 @@ class _Reader:
             self.fail(f"engine.{first}.commands", f"no engine takes {', '.join(lacking)}")
 
     def figure(self, path: str, value: int, unit: Unit | None) -> None:
-        """Note a number; one with a unit must say where it comes from."""
+        """Note a number, which must say where it comes from."""
         place = self.places.find(path)
         comment = self.sources.get(path) or (place.comment if place else "")
-        if unit and not comment.startswith(SOURCES):
+        if not comment.startswith(SOURCES):
             self.fail(path, "a figure needs its source beside it: `# source: ...` or `# assumed`")
         self.figures.append(Figure(path, value, unit, place.line if place else 0, comment))
 

@@ -25,7 +25,7 @@ from dielet.program.commands import ENTRIES
 
 SMALL = """\
 name = "x"
-chiplets = 2
+chiplets = 2  # assumed
 partition = "column"
 shared_memory = "device"
 """
@@ -43,6 +43,7 @@ BAD = {
     CORE
     + "setup = '-5 ns'  # assumed\n": "line 7: engine.core.setup: is '-5 ns'; it must be above",
     CORE + "setup = '5 ns'\n": "line 7: engine.core.setup: a figure needs its source beside it",
+    CORE + "slots = 3\n": "line 7: engine.core.slots: a figure needs its source beside it",
     CORE + "[memory.dram]\nbandwidth = '0 GB/s'  # assumed\n": "line 8: memory.dram.bandwidth",
     CORE + "[memory.dram]\nsize = '1 GB'  # assumed\n": "memory.dram.bandwidth: is missing",
     CORE + "peak = { bf61 = '1 TFLOP/s' }  # assumed\n": "did you mean 'bf16'?",
@@ -53,7 +54,7 @@ BAD = {
     "[engine.core]\ncommands = ['linear', 'attention']\n": "line 6: .*no engine takes rmsnorm, rot",
     CORE + "[spaces]\nkv = 'flash'\n": "line 8: spaces.kv: there is no .memory.flash.",
     CORE + "[link.a]\nbandwidth = '1 GB/s'  # assumed\ntopology = 'ring'\n": "use one of mesh, all",
-    CORE + "alongside = 300\n": "line 7: engine.core.alongside: is 300; it is percent",
+    CORE + "alongside = 300  # assumed\n": "line 7: engine.core.alongside: is 300; it is percent",
     CORE + "setup = '2 s'  # assumed\n": "longer than 1 s",
     CORE + "[memory.dram]\nbandwidth = '999 B/s'  # assumed\n": "at least 1 kB/s",
     "x = [1\n": "end of document",

@@ -10,6 +10,7 @@ from dielet.checkpoint.config import Entries
 from dielet.checkpoint.roles import read_roles
 from dielet.devices import load_device, read_device
 from dielet.devices.override import overridden
+from dielet.devices.read import NEEDED
 from dielet.profiler import perfetto as p
 from dielet.profiler.reader import read_trace
 from dielet.simulator.sweep import parse_settings
@@ -18,12 +19,12 @@ from tests.fuzz.mutate import rewritten, scratch
 from tests.fuzz.reader import Ready, file_reader
 from tests.fuzz.traces import TRACES
 
-DEVICE = """name = "toy"
-chiplets = 2
+DEVICE = f"""name = "toy"
+chiplets = 2  # assumed
 partition = "column"
 shared_memory = "device"
 [engine.core]
-commands = ["linear", "rmsnorm"]
+commands = {[*NEEDED]}
 setup = "30 ns" # measured
 [engine.core.peak]
 int8 = "850 GOP/s" # assumed
@@ -33,7 +34,7 @@ bandwidth = "44 GB/s" # source: a page
 DEVICE_WORDS = (
     b'"1e999999 GB/s"', b'"NaN ns"', b'"Infinity s"', b"[[engine]]", b"[engine.core.rates]",
     b'"linear int8 1" = "1 GOP/s" # assumed\n', b"[spaces]", b"1979-05-27T07:32:00Z", b"''' ",
-    b'"a\\nb" = 1\n', b"x.y.z = 1\n", b"devices = 2\n", b'launch = "1 us" # assumed\n',
+    b'"a\\nb" = 1\n', b"x.y.z = 1\n", b"devices = 2 # assumed\n", b'launch = "1 us" # assumed\n',
     b"# assumed",
 )  # fmt: skip
 
