@@ -25,7 +25,18 @@ from dielet.image.accuracy import Calibration
 from dielet.image.appear import appearing
 from dielet.image.file import HashingWriter, write_image
 from dielet.image.manifest import NAME, SCHEMA, FileEntry, Manifest, ProgramSummary, remember_files
-from dielet.image.names import ACCURACY, COS, DECODER, DEVICE, HEAD, MODEL_CONFIG, SIN, TABLE
+from dielet.image.merges import with_short_merges
+from dielet.image.names import (
+    ACCURACY,
+    COS,
+    DECODER,
+    DEVICE,
+    HEAD,
+    MODEL_CONFIG,
+    SIN,
+    TABLE,
+    TOKENIZER,
+)
 from dielet.image.options import CompileOptions
 from dielet.image.plan import HEAD_PARAMETER, ModelPlan, plan_model
 from dielet.image.replace import check_replaceable
@@ -123,6 +134,8 @@ class _Writer:
         others = {DEVICE: self.plan.device.text.encode(), **self.checkpoint.tokenizer_files()}
         if MODEL_CONFIG in others:
             others[MODEL_CONFIG] = first_layers(others[MODEL_CONFIG], self.plan.spec.layers)
+        if TOKENIZER in others:
+            others[TOKENIZER] = with_short_merges(others[TOKENIZER])
         if self.calibration.accuracy is not None:
             others[ACCURACY] = msgspec.json.format(
                 msgspec.json.encode(self.calibration.accuracy), indent=1
