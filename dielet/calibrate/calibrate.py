@@ -168,7 +168,7 @@ def choose_int8(
     candidates = []
     for name, fmt in formats.items():
         source = checkpoint.tensor(name)
-        if fmt.kind != "int4" or fmt in source.kept_formats:
+        if fmt.kind != "int4" or fmt in source.exact_formats:
             continue
         wider = int8_beside(name, source, fmt).nbytes(source.N, source.K)
         error = Sampled.of(source, fmt, importance[name]).relative_error(

@@ -29,7 +29,7 @@ class Sampled:
         weights = np.concatenate(
             [source.rows(int(lo), min(int(lo) + PANEL, source.N)) for lo in chosen]
         )
-        if fmt in source.kept_formats or fmt.kind == "bf16":
+        if fmt in source.exact_formats or fmt.kind == "bf16":
             return Sampled(weights, weights)
         packed = quantize(fmt, weights, source.name, importance=importance)
         return Sampled(weights, unpack(fmt, packed, *weights.shape))

@@ -26,7 +26,7 @@ U32 = NDArray[np.uint32]
 Files = Mapping[str, SafetensorsFile]  # by the name of each tensor that they have
 WORDS = ("I32",)
 _RUNS = tuple(sorted(GROUPS, reverse=True))
-_MIDDLE = 8  # the zero point of a symmetric format, and that of our int4
+_MIDDLE = 8  # the zero point of a symmetric format, and that of our int4 without minima
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,54 +71,38 @@ class Grouped(Source):
         """The longest of 128, 64, 32 and 1 such that runs of so many inputs are in one group."""
         return next((run for run in _RUNS if _is_run(self.group_of, run)), 1)
 
-    @property
-    def exact_formats(self) -> tuple[WeightFormat, ...]:
-        return self._formats[0]
-
-    @property
-    def kept_formats(self) -> tuple[WeightFormat, ...]:
-        return self._formats[1]
-
     @cached_property
-    def _formats(self) -> tuple[tuple[WeightFormat, ...], tuple[WeightFormat, ...]]:
+    def exact_formats(self) -> tuple[WeightFormat, ...]:
         groups = [group for group in _RUNS if group <= self._run]
         if not groups or not self._half_scales:
-            return (), ()
-        int8 = tuple(WeightFormat("int8", group) for group in groups)
-        zeros = self._zeros(0, self.N)
-        if (zeros == _MIDDLE).all():
-            exact = (*(WeightFormat("int4", group) for group in groups), *int8)
-            return exact, exact
-        int4 = tuple(WeightFormat("int4", group, minimum=True) for group in groups)
-        kept = (*int4, *int8)
-        return kept if _is_half(self._scales(0, self.N) * zeros) else int8, kept
+            return ()
+        zeros = not (self._zeros(0, self.N) == _MIDDLE).all()
+        int4 = (WeightFormat("int4", group, minimum=zeros, zeros=zeros) for group in groups)
+        return (*int4, *(WeightFormat("int8", group) for group in groups))
 
     @cached_property
     def _half_scales(self) -> bool:
-        return self.scales.kind == "f16" or _is_half(self._scales(0, self.N))
+        """Whether float16 holds the scales."""
+        if self.scales.kind == "f16":
+            return True
+        scales = self._scales(0, self.N)
+        with np.errstate(over="ignore"):
+            return np.array_equal(scales.astype(np.float16), scales, equal_nan=True)
 
     def blocks(self, lo: int, hi: int, fmt: WeightFormat | None = None) -> Codes:
-        fmt = fmt or self.kept_formats[0]
-        assert fmt in self.kept_formats, f"{self.name} cannot be kept in {fmt.name}"
+        fmt = fmt or self.exact_formats[0]
+        assert fmt in self.exact_formats, f"{self.name} is not exactly {fmt.name}"
         first = self.group_of[:: fmt.group]
         codes = self._codes(lo, hi)
         zeros, scales = self._zeros(lo, hi)[:, first], self._scales(lo, hi)[:, first]
         stored, minimum = scales.astype(np.float16), None
         check_finite(stored, f"{self.name} rows {lo}..{hi - 1}")
-        if fmt.minimum:
-            with np.errstate(over="ignore"):
-                minimum = (-scales * zeros).astype(np.float16)
-            check_finite(minimum, f"{self.name} rows {lo}..{hi - 1}")
+        if fmt.zeros:
+            minimum = -zeros.astype(np.float16)
         elif fmt.kind == "int8":
             by_run = codes.reshape(hi - lo, len(first), fmt.group)
             by_run += (np.uint8(fmt.zero_point) - zeros)[..., None]
         return Codes(codes, stored, minimum)
-
-
-def _is_half(numbers: NDArray[np.float32]) -> bool:
-    """Whether float16 holds these very numbers."""
-    with np.errstate(over="ignore"):
-        return np.array_equal(numbers.astype(np.float16), numbers, equal_nan=True)
 
 
 def _is_run(group_of: NDArray[np.intp], run: int) -> bool:

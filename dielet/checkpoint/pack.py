@@ -26,7 +26,7 @@ def pack_rows(
     """
     hi = source.N if hi is None else hi
     N, K = hi - lo, source.K
-    if fmt not in source.kept_formats:
+    if fmt not in source.exact_formats:
         return quantize_rows(
             fmt,
             lambda a, b: source.rows(lo + a, lo + b),

@@ -53,18 +53,12 @@ class Source(ABC):
         """The smallest format that holds these very values, if there is one."""
         return next(iter(self.exact_formats), None)
 
-    @property
-    def kept_formats(self) -> tuple[WeightFormat, ...]:
-        """The formats that take the file's codes over, the smallest first: the exact ones, and
-        those in which nothing but a group's minimum has to be rounded, to float16."""
-        return self.exact_formats
-
     @abstractmethod
     def rows(self, lo: int, hi: int) -> NDArray[np.float32]:
         """Rows lo..hi-1: a fresh float32 [hi - lo, K]."""
 
     def blocks(self, lo: int, hi: int, fmt: WeightFormat | None = None) -> Codes:
-        """Rows lo..hi-1 in `fmt`, one of `kept_formats` (default: the first), for `packed.pack`.
+        """Rows lo..hi-1 in `fmt`, one of `exact_formats` (default: the first), for `packed.pack`.
 
         Raises NumericError where weights, scales or minima are NaN or infinite.
         """
@@ -173,10 +167,6 @@ class Stacked(Source):
     def exact_formats(self) -> tuple[WeightFormat, ...]:
         return _common([part.exact_formats for part in self.parts])
 
-    @cached_property
-    def kept_formats(self) -> tuple[WeightFormat, ...]:
-        return _common([part.kept_formats for part in self.parts])
-
     def rows(self, lo: int, hi: int) -> NDArray[np.float32]:
         runs = [part.rows(a, b) for part, a, b in self._runs(lo, hi)]
         return runs[0] if len(runs) == 1 else np.concatenate(runs)
@@ -248,10 +238,6 @@ class Picked(Derived):
     @property
     def exact_formats(self) -> tuple[WeightFormat, ...]:
         return self.inner.exact_formats
-
-    @property
-    def kept_formats(self) -> tuple[WeightFormat, ...]:
-        return self.inner.kept_formats
 
     def rows(self, lo: int, hi: int) -> NDArray[np.float32]:
         if len(self.shape) == 1:

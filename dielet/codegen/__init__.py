@@ -35,6 +35,9 @@ densely packed); a run is the group with out=int8, else 32. `x..` is x, and for 
 its scale and sum. `head_bytes` leads from one head of the cache to the next, in keys and values
 alike; dielet/formats/cache.py has the layouts. What a kernel computes is written in its file.
 
+linear and embed have `zeros` where each group of weights has a zero point of its own, as
+dielet/formats/packed.py says.
+
 rotary, kv_append and attention have a static `batch`: rows are then not a run of one sequence, but
 the next tokens of as many sequences, with caches of their own. kv_append and attention have `kv`,
 the number format of the cache.

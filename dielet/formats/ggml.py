@@ -23,7 +23,8 @@ F32 = NDArray[np.float32]
 class Codes(NamedTuple):
     """Weights that already are in a WeightFormat, as `packed.pack` takes them.
 
-    values: uint8 [N, K], or uint16 for bf16; scale and minimum: float16 [N, K/group].
+    values: uint8 [N, K], or uint16 for bf16; scale and minimum: float16 [N, K/group]; of a format
+    with zeros, minimum is minus the zero points.
     """
 
     values: NDArray[Any]

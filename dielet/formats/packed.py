@@ -8,7 +8,8 @@ Each panel is one sequential byte stream of group records, in the order of K:
     int4   q u8[group/8][32][4],  scale f16[32]       low nibble k = group*g + 8j + b, high k + 4
 
 followed by `min f16[32]` where the format has a minimum.  The value of a code u is `scale*u + min`
-with a minimum, and `scale*(u - zero_point)` without: zero_point 128 for int8 and 8 for int4.
+with a minimum, and `scale*(u - zero_point)` without: zero_point 128 for int8 and 8 for int4.  Of a
+format with zeros, a group has a zero point of its own, and min is minus that: `scale*(u + min)`.
 """
 
 import re
@@ -30,11 +31,15 @@ Packed = NDArray[Any]  # structured, [panels, groups] of WeightFormat.record(K)
 
 @dataclass(frozen=True)
 class WeightFormat:
-    """A number format of weights.  `group` inputs share one scale; bf16 has none (group 0)."""
+    """A number format of weights.  `group` inputs share one scale; bf16 has none (group 0).
+
+    zeros: whether a group's minimum is -scale times a whole number, and that is what is kept.
+    """
 
     kind: Kind
     group: int = 0
     minimum: bool = False
+    zeros: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -44,24 +49,27 @@ class WeightFormat:
                 raise UsageError(f"bf16 weights have no groups; got group {self.group}, use 0")
         elif self.group not in GROUPS:
             raise UsageError(f"group {self.group} is not offered; use one of 32, 64, 128")
+        if self.zeros and not self.minimum:
+            raise UsageError(f"zeros of {self.kind} say what a minimum is; got none, use minimum")
 
     @staticmethod
     def parse(name: str) -> "WeightFormat":
-        """The format whose `.name` is `name`: bf16, int8g64, int4g32, int4g32m, ..."""
+        """The format whose `.name` is `name`: bf16, int8g64, int4g32, int4g32m, int4g128z, ..."""
         if name == "bf16":
             return WeightFormat("bf16")
-        match = re.fullmatch(r"(int8|int4)g(32|64|128)(m?)", name)
+        match = re.fullmatch(r"(int8|int4)g(32|64|128)([mz]?)", name)
         if not match:
             raise UsageError(
                 f"weight format {name!r} is unknown; use bf16, or int8 or int4 followed by "
-                "g32, g64 or g128 and, for a minimum, m (for example int4g32m)"
+                "g32, g64 or g128 and, for a minimum, m (for example int4g32m), for zero points z"
             )
         kind: Kind = "int8" if match[1] == "int8" else "int4"
-        return WeightFormat(kind, int(match[2]), bool(match[3]))
+        return WeightFormat(kind, int(match[2]), bool(match[3]), match[3] == "z")
 
     @property
     def name(self) -> str:
-        return self.kind + (f"g{self.group}" if self.group else "") + ("m" if self.minimum else "")
+        offset = "z" if self.zeros else "m" if self.minimum else ""
+        return self.kind + (f"g{self.group}" if self.group else "") + offset
 
     @property
     def integer(self) -> bool:
@@ -190,7 +198,9 @@ def unpack_rows(
     values = codes.reshape(len(ids), -1, fmt.group).astype(np.float32)
     if not fmt.minimum:
         values -= fmt.zero_point
-    values *= packed["scale"][panel, :, lane].astype(np.float32)[..., None]
+    scale = packed["scale"][panel, :, lane].astype(np.float32)[..., None]
+    values *= scale
     if fmt.minimum:
-        values += packed["min"][panel, :, lane].astype(np.float32)[..., None]
+        low = packed["min"][panel, :, lane].astype(np.float32)[..., None]
+        values += low * scale if fmt.zeros else low
     return values.reshape(len(ids), K)

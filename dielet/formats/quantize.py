@@ -90,6 +90,7 @@ def quantize_rows(
 ) -> Packed:
     """Like `quantize`, but the rows are asked for a few panels at a time, from every thread."""
     fmt.check_columns(K, name)
+    assert not fmt.zeros, f"{name}: codes are taken over into {fmt.name}, never chosen for it"
     assert importance is None or (importance.shape == (K,) and importance.min() >= 0)
     if out is None:
         out = np.empty(fmt.packed_shape(N, K), fmt.record(K))

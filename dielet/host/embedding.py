@@ -10,6 +10,7 @@ from dielet.codegen import KernelKey
 from dielet.formats.packed import WeightFormat
 from dielet.host.memory import Bytes, address
 from dielet.host.tables import I64
+from dielet.program.commands.linear import weight_attrs
 from dielet.program.types import Attr
 
 _KERNEL = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)
@@ -17,8 +18,7 @@ _KERNEL = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)
 
 def embed_key(fmt: WeightFormat, hidden: int, scale: float = 1.0) -> KernelKey:
     """`scale`: what every number of the table is multiplied by."""
-    attrs: dict[str, Attr] = {"K": hidden, "format": fmt.kind, "group": fmt.group}
-    attrs["minimum"] = fmt.minimum
+    attrs: dict[str, Attr] = {"K": hidden, **weight_attrs(fmt)}
     if scale != 1.0:
         attrs["scale"] = scale
     return KernelKey("embed", tuple(sorted(attrs.items())))

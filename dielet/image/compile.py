@@ -238,7 +238,7 @@ def packed_bytes(
     step = max(1, _BLOCK_WEIGHTS // (source.K * PANEL)) * PANEL
     for start in range(lo, hi, step):
         end = min(hi, start + step)
-        if fmt in source.kept_formats:
+        if fmt in source.exact_formats:
             codes = source.blocks(start, end, fmt)
             values, groups = codes.values[:, first:last], slice(None)
             if fmt.group:

@@ -21,13 +21,13 @@ class Stored(Protocol):
     def K(self) -> int: ...
 
     @property
-    def kept_formats(self) -> tuple[WeightFormat, ...]:
+    def exact_formats(self) -> tuple[WeightFormat, ...]:
         """The formats that take the file's codes over as they are, the smallest first."""
 
 
 def default_weights(linears: Mapping[str, Stored]) -> str:
     """The kind that keeps most linears as they are in the checkpoint; bf16 when none does."""
-    kinds = [source.kept_formats[0].kind for source in linears.values() if source.kept_formats]
+    kinds = [source.exact_formats[0].kind for source in linears.values() if source.exact_formats]
     return max(sorted(set(kinds)), key=kinds.count) if kinds else "bf16"
 
 
@@ -50,7 +50,7 @@ def choose_format(
     """
     kinds: tuple[Kind, ...] = ("int4", "int8") if table and weights == "int4" else ()
     for asked in (*kinds, weights):
-        for kept in source.kept_formats:
+        for kept in source.exact_formats:
             asked_for = group in (None, kept.group) and minimum in (None, kept.minimum)
             if kept.kind == asked and asked_for:
                 return kept

@@ -8,6 +8,7 @@ from dielet.devices import Device
 from dielet.program.commands import ENTRIES
 from dielet.program.commands.attention import cache_positions, kv_format
 from dielet.program.commands.entry import ITEM_SIZE
+from dielet.program.commands.linear import weight_format
 from dielet.program.types import Command, Operand, Program
 from dielet.simulator.machine import Machine
 
@@ -51,9 +52,7 @@ def shape_of(command: Command) -> str:
 def format_of(command: Command) -> str:
     """The number format of the weights, of the cache if it is int8, or of what is written."""
     if "format" in command.attrs:
-        group = int(command.attrs.get("group", 0))
-        suffix = f"g{group}" if group else ""
-        return f"{command.attrs['format']}{suffix}{'m' if command.attrs.get('minimum') else ''}"
+        return weight_format(command.attrs).name
     if kv_format(command) == "int8":
         return "int8 cache"
     if "out" in command.attrs:

@@ -6,6 +6,7 @@ from dielet.formats.packed import PANEL, WeightFormat
 from dielet.graph import Node
 from dielet.partition import Cut, Range, share
 from dielet.program.buffers import make_buffer
+from dielet.program.commands.linear import weight_attrs
 from dielet.program.commands.transfer import TERMS
 from dielet.program.memory import aligned
 from dielet.program.sending import SendingLowering
@@ -96,13 +97,10 @@ class LinearLowering(SendingLowering):
     ) -> tuple[dict[str, Attr], list[Operand]]:
         """Attributes, activations and residual of a linear on `here`."""
         stored, _ = self._weights(node.params[0], self.here)
-        fmt = WeightFormat.parse(stored.format)
         residual = len(node.inputs) == 2 and cut.axis == "columns"
         attrs: dict[str, Attr] = {
             "K": stored.K,
-            "format": fmt.kind,
-            "group": fmt.group,
-            "minimum": fmt.minimum,
+            **weight_attrs(WeightFormat.parse(stored.format)),
             "T": self._row_class(),
             "residual": residual,
             "bias": False,

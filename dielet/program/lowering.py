@@ -13,6 +13,7 @@ from dielet.partition import Cut, Division
 from dielet.program.buffers import ROW_TILE, Buffer, make_buffer
 from dielet.program.commands import ENTRIES
 from dielet.program.commands.attention import CACHE_DTYPES
+from dielet.program.commands.linear import weight_attrs
 from dielet.program.memory import LINE, Arena, KvLayout, Share, WeightPlan, aligned
 from dielet.program.types import Attr, Command, Operand, Phase, Program, Queue, Region
 
@@ -149,12 +150,9 @@ class Lowering:
     ) -> tuple[dict[str, Attr], list[Operand]]:
         source = self.graph.nodes[node.inputs[0]]
         share, weights = self._weights(node.params[0], chiplet)
-        fmt = WeightFormat.parse(share.format)
         attrs: dict[str, Attr] = {
             "K": source.columns,
-            "format": fmt.kind,
-            "group": fmt.group,
-            "minimum": fmt.minimum,
+            **weight_attrs(WeightFormat.parse(share.format)),
             "T": self._row_class(),
             "residual": len(node.inputs) == 2,
             "bias": len(node.params) == 2,
@@ -256,12 +254,9 @@ class Lowering:
     def _experts(self, node: Node, chiplet: int) -> dict[str, Attr]:
         """The attributes of what reads the weights of chosen experts."""
         stored = self._weights(node.params[0], chiplet)[0]
-        fmt = WeightFormat.parse(stored.format)
         return {
             "K": stored.K,
-            "format": fmt.kind,
-            "group": fmt.group,
-            "minimum": fmt.minimum,
+            **weight_attrs(WeightFormat.parse(stored.format)),
             "chosen": node.attrs["chosen"],
             "experts": node.attrs["experts"],
         }

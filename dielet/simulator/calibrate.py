@@ -34,6 +34,7 @@ from dielet.program.buffers import make_buffer
 from dielet.program.commands import ENTRIES
 from dielet.program.commands import Run as Bound
 from dielet.program.commands.attention import CACHE_DTYPES
+from dielet.program.commands.linear import weight_attrs
 from dielet.program.memory import Arena
 from dielet.program.types import Attr, Command, Operand, Region
 from dielet.simulator.microbench import CACHE, WEIGHTS, Bench
@@ -260,7 +261,7 @@ def _linears(
     ]
     size = fmt.nbytes(outputs, K)
     attrs: dict[str, Attr] = {
-        "K": K, "format": fmt.kind, "group": fmt.group, "minimum": fmt.minimum,
+        "K": K, **weight_attrs(fmt),
         "T": rows if rows == 1 else max(rows, 16), "residual": residual, "bias": False,
     }  # fmt: skip
     half = WEIGHTS // size // 2

@@ -38,7 +38,7 @@ class _Known:
     """A tensor of which only the format is known: it is stored as it was before."""
 
     K: int
-    kept_formats: tuple[WeightFormat, ...]
+    exact_formats: tuple[WeightFormat, ...]
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _compiled(files: ModelFiles, options: CompileOptions) -> Source:
         open_["batch_sizes"] = m.batch_sizes
     if options.max_seq_len is not None:
         open_.pop("kv_ladder", None)
-    kept = {name for name, known in tensors.items() if known.kept_formats[0].kind == "int8"}
+    kept = {name for name, known in tensors.items() if known.exact_formats[0].kind == "int8"}
     int8 = frozenset(kept if m.weights == "int4" else ())
     return Source(
         m.spec, tensors, replace(options, **open_), int8, files,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,17 @@ from dielet.checkpoint import open_checkpoint, pack_rows
 from dielet.checkpoint.grouped import Grouped, in_order
 from dielet.checkpoint.quantization import Quantization
 from dielet.checkpoint.weight_files import WeightFiles
+from dielet.codegen import compile_kernels, host_target
 from dielet.errors import DamagedFile, DieletError, NumericError, Unsupported
 from dielet.formats.packed import WeightFormat, unpack
-from dielet.formats.quantize import quantize
+from dielet.host import load_runtime
+from dielet.host.tables import kernel_key
 from dielet.image import CompileOptions, compile_model, open_directory
+from dielet.program.commands import Run
+from dielet.program.interpret import execute
+from tests.models import Bench, options
+from tests.numbers import measure
+from tests.program.test_conformance import compare, run_kernel
 
 from . import greedy, quantised
 from .quantised import Array, Parts, pair
@@ -102,58 +110,32 @@ def test_a_zero_point_of_8_is_our_int4_exactly(tmp_path, method):
     linear = opened(tmp_path, parts, Quantization(method, 128))
     names = [fmt.name for fmt in linear.exact_formats]
     assert names == ["int4g128", "int4g64", "int4g32", "int8g128", "int8g64", "int8g32"]
-    assert linear.kept_formats == linear.exact_formats
     for name in names:
         assert np.array_equal(holds(linear, name), linear.array()), name
 
 
+@pytest.mark.parametrize("group", [32, 64, 128])
 @pytest.mark.parametrize("method", ["gptq", "awq"])
-def test_other_zero_points_are_int8_exactly_and_int4_but_for_the_last_bit_of_a_minimum(
-    tmp_path, method
-):
-    parts = random_parts(method, 72, 256, 4)
-    linear = opened(tmp_path, parts, Quantization(method, 64))
-    assert [fmt.name for fmt in linear.exact_formats] == ["int8g64", "int8g32"]
-    assert [fmt.name for fmt in linear.kept_formats] == [
-        "int4g64m", "int4g32m", "int8g64", "int8g32",
-    ]  # fmt: skip
-    values = linear.array()
-    for name in ("int8g64", "int8g32"):
-        assert np.array_equal(holds(linear, name), values)
-    largest = np.abs(parts["scales"].astype(np.float64)).max() * 15
-    for name in ("int4g64m", "int4g32m"):
-        error = np.abs(holds(linear, name) - values).max()
-        assert 0 < error <= largest * 2**-11
+def test_other_zero_points_are_int4_and_int8_exactly(tmp_path, method, group):
+    """Against the formula in float64, and the codes are the file's own."""
+    N, K, group_of = 72, 256, np.arange(256) // group
+    parts = random_parts(method, N, K, K // group)
+
+    def formula(parts: Parts) -> Array:
+        if method == "awq":
+            return quantised.awq_values(parts, group)
+        return quantised.gptq_values(parts, group_of, less_one=False)
+
+    linear = opened(tmp_path, parts, Quantization(method, group))
+    groups = [g for g in (128, 64, 32) if g <= group]
+    names = [*(f"int4g{g}z" for g in groups), *(f"int8g{g}" for g in groups)]
+    assert [fmt.name for fmt in linear.exact_formats] == names
+    expected = formula(parts)
+    for name in names:
+        assert np.array_equal(holds(linear, name).astype(np.float64), expected), name
     nothing = {"qzeros": np.zeros_like(parts["qzeros"]), "scales": np.ones_like(parts["scales"])}
-    bare = {**parts, **nothing}
-    codes = (
-        quantised.awq_values(bare, 64)
-        if method == "awq"
-        else quantised.gptq_values(bare, np.arange(256) // 64, less_one=False)
-    )
-    assert np.array_equal(linear.blocks(0, 72, WeightFormat.parse("int4g64m")).values, codes)
-
-
-def test_rounding_minima_loses_less_than_bfloat16_and_than_quantising_anew(tmp_path):
-    weight = np.random.default_rng(0).standard_normal((256, 512)) * 0.02
-    parts, values = quantised.awq(weight, 128)
-    linear = opened(tmp_path, parts, Quantization("awq", 128))
-
-    def lost(held: Array) -> float:
-        return float(np.sqrt(np.square(held - values).mean() / np.square(values).mean()))
-
-    fmt = WeightFormat("int4", 128, minimum=True)
-    anew = unpack(fmt, quantize(fmt, values.astype(np.float32)), *weight.shape)
-    assert lost(holds(linear, fmt.name)) < 0.0006
-    assert lost(holds(linear, "bf16")) > 0.0012 and lost(anew) > 0.002
-
-
-def test_minima_that_float16_holds_are_exact(tmp_path):
-    parts = random_parts("awq", 32, 128, 1)
-    parts["scales"] = np.full((1, 32), 0.015625, np.float16)  # a power of two
-    linear = opened(tmp_path, parts, Quantization("awq", 128))
-    assert linear.exact_format == WeightFormat("int4", 128, minimum=True)
-    assert np.array_equal(holds(linear, "int4g128m"), linear.array())
+    codes = linear.blocks(0, N, WeightFormat.parse(names[0])).values
+    assert np.array_equal(codes, formula({**parts, **nothing}))
 
 
 def test_groups_in_the_order_of_importance_are_dequantised(tmp_path):
@@ -165,7 +147,7 @@ def test_groups_in_the_order_of_importance_are_dequantised(tmp_path):
     linear = opened(tmp_path, parts, Quantization("gptq", 32, less_one=True, ordered=False))
     expected = quantised.gptq_values(parts, group_of, less_one=True)
     assert np.array_equal(linear.rows(0, N), expected)
-    assert linear.kept_formats == () == linear.exact_formats
+    assert linear.exact_formats == ()
 
 
 def test_groups_that_are_runs_in_another_order_are_taken_over(tmp_path):
@@ -173,8 +155,9 @@ def test_groups_that_are_runs_in_another_order_are_taken_over(tmp_path):
     parts = {**random_parts("gptq", 40, 128, 4), "g_idx": group_of.astype(np.int32)}
     linear = opened(tmp_path, parts, Quantization("gptq", 32, less_one=True, ordered=False))
     assert np.array_equal(linear.array(), quantised.gptq_values(parts, group_of, less_one=True))
-    assert [fmt.name for fmt in linear.exact_formats] == ["int8g32"]
-    assert np.array_equal(holds(linear, "int8g32"), linear.array())
+    assert [fmt.name for fmt in linear.exact_formats] == ["int4g32z", "int8g32"]
+    for fmt in linear.exact_formats:
+        assert np.array_equal(holds(linear, fmt.name), linear.array())
 
 
 def test_a_last_group_that_is_shorter(tmp_path):
@@ -182,7 +165,7 @@ def test_a_last_group_that_is_shorter(tmp_path):
     parts = random_parts("awq", 40, 160, 2)
     linear = opened(tmp_path, parts, Quantization("awq", 128))
     assert np.array_equal(linear.array(), quantised.awq_values(parts, 128))
-    assert [fmt.name for fmt in linear.kept_formats] == ["int4g32m", "int8g32"]
+    assert [fmt.name for fmt in linear.exact_formats] == ["int4g32z", "int8g32"]
     assert np.array_equal(holds(linear, "int8g32"), linear.array())
 
 
@@ -190,7 +173,7 @@ def test_small_groups_have_no_format_but_are_read(tmp_path):
     parts = random_parts("awq", 40, 64, 4)
     linear = opened(tmp_path, parts, Quantization("awq", 16))
     assert np.array_equal(linear.array(), quantised.awq_values(parts, 16))
-    assert linear.kept_formats == ()
+    assert linear.exact_formats == ()
 
 
 @pytest.mark.parametrize("scale", [np.nan, np.inf])
@@ -198,7 +181,7 @@ def test_scales_that_are_no_numbers_name_the_linear(tmp_path, scale):
     parts = random_parts("awq", 40, 64, 1)
     parts["scales"][0, 5] = scale
     linear = opened(tmp_path, parts, Quantization("awq", 64))
-    for name in ("int4g64m", "int8g64", "bf16"):
+    for name in ("int4g64z", "int8g64", "bf16"):
         with pytest.raises(NumericError, match=r"x\.weight rows 0\.\.39: .* NaN or inf"):
             pack_rows(linear, WeightFormat.parse(name))
 
@@ -288,7 +271,7 @@ def test_changed_bytes_give_linears_or_one_line(tmp_path_factory, how, changes):
             if name.endswith("weight") and len(shape) == 2:
                 linear = files.tensor(name)
                 linear.rows(0, min(linear.N, 20))
-                if linear.kept_formats:
+                if linear.exact_formats:
                     linear.blocks(0, min(linear.N, 20))
     except DieletError as error:
         message = str(error)
@@ -361,7 +344,38 @@ def test_int4_of_a_model_is_the_files_own_codes(tmp_path):
     made = tiny(tmp_path / "b", "awq", "llama")
     compile_model(made.quantised, tmp_path / "awq", CompileOptions(max_seq_len=128))
     manifest = open_directory(tmp_path / "awq").manifest
-    assert manifest.weights == "int4" and manifest.formats == {"int4g64m": 12, "int4g32m": 2}
+    assert manifest.weights == "int4" and manifest.formats == {"int4g64z": 12, "int4g32z": 2}
+
+
+ZEROS = [("gptq-asymmetric", "qwen2", {"head_dim": 16}), CASES[3]]
+
+
+@pytest.mark.parametrize(("name", "model_type", "sizes"), ZEROS)
+def test_kernels_read_zero_points_as_their_meanings_do(tmp_path, name, model_type, sizes):
+    """Command by command, linears and experts; and int8, just as exact, gives the same scores."""
+    made = tiny(tmp_path, name, model_type, **sizes)
+    scores = {}
+    for weights in ("int4", "int8"):
+        given = options(weights=weights, chiplets=2, batch_sizes=(2,))
+        compile_model(made.quantised, tmp_path / weights, given)
+        with closing(load_runtime(tmp_path / weights, threads=2)) as runtime:
+            scores[weights] = measure.scores(runtime, measure.fresh(runtime), greedy.PROMPT[:2])
+    assert measure.relative_error(scores["int8"], scores["int4"]) < 0.01  # a code that rounds apart
+    bench = Bench.of(files := open_directory(tmp_path / "int4"))
+    zeros = set()
+    for step, run in (("prefill_16_kv64", Run(0, 16)), ("decode_1_kv64", Run(16, 1))):
+        program = files.program(step)
+        memory = bench.memory(program)
+        bench.give(program, memory, greedy.PROMPT[: run.valid])
+        keys = [kernel_key(c) for c in program.commands]
+        library = compile_kernels(keys, host_target(), tmp_path / "cache")
+        for command in program.commands:
+            kernel = library.address(kernel_key(command))
+            found = run_kernel(kernel, command, memory, run, program.sizes["kv"])
+            execute(command, memory, run, program.sizes["kv"])
+            compare(command, found, memory, run.valid)
+            zeros |= {command.kind} if "zeros" in command.attrs else set()
+    assert zeros == {"linear", *(("experts_gated", "experts_sum") if "moe" in model_type else ())}
 
 
 def test_biases_of_zeros_are_nothing_and_others_are_not_expected(tmp_path):

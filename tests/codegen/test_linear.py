@@ -10,10 +10,12 @@ import pytest
 
 from dielet.codegen import KernelKey, Target
 from dielet.formats.packed import WeightFormat, pack, unpack
+from dielet.program.commands.linear import weight_attrs
 
 from .harness import HOST, SPLITS, call, from_bf16, padded, poisoned, quantised, relative, to_bf16
 
 FORMATS = ["bf16", "int8g32", "int8g64", "int8g128m", "int8g32m", "int4g32", "int4g32m", "int4g128"]
+FORMATS += ["int4g32z", "int4g128z"]
 SHAPES = [(64, 128), (96, 2048), (40, 256)]
 
 
@@ -27,6 +29,8 @@ def weights(name: str, N: int, K: int, seed: int = 0) -> tuple[np.ndarray, np.nd
         codes[0], codes[1] = 0, fmt.largest_code
         scale = rng.uniform(0.5, 1.5, (N, K // fmt.group)).astype(np.float16)
         minimum = -scale * np.float16(fmt.zero_point) if fmt.minimum else None
+        if fmt.zeros:
+            minimum = -rng.integers(0, 17, scale.shape).astype(np.float16)
         packed = pack(fmt, codes, scale, minimum)
     return packed, unpack(fmt, packed, N, K).astype(np.float64)
 
@@ -36,9 +40,7 @@ def linear_key(name: str, K: int, T: int, residual: bool = False, bias: bool = F
     return KernelKey.of(
         "linear",
         K=K,
-        format=fmt.kind,
-        group=fmt.group,
-        minimum=fmt.minimum,
+        **weight_attrs(fmt),
         T=T,
         residual=residual,
         bias=bias,
@@ -201,6 +203,6 @@ def check_embed(name: str, target: Target) -> None:
     ids = np.array([0, 1, 31, 32, 95, 40, 40], np.int32)
     y = poisoned((16, K))
     fmt = WeightFormat.parse(name)
-    key = KernelKey.of("embed", K=K, format=fmt.kind, group=fmt.group, minimum=fmt.minimum)
+    key = KernelKey.of("embed", K=K, **weight_attrs(fmt))
     call(key, [packed, ids, y], [K], valid=len(ids), shares=SPLITS[2], target=target)
     np.testing.assert_array_equal(y[: len(ids)], w[ids].astype(np.float32))

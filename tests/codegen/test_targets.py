@@ -34,6 +34,7 @@ KEYS = [
         for f, m in [("bf16", False), ("int8", False), ("int4", True)]
         for T in (1, 16)
     ),
+    *(test_linear.linear_key("int4g32z", 256, T, True, True) for T in (1, 16)),
     *(KernelKey.of("attention", D=D, G=2, T=T, out="bf16") for D, T in [(64, 1), (80, 16)]),
     *(KernelKey.of("attention", D=64, G=2, T=T, out="bf16", kv="int8") for T in (1, 16)),
     *(
@@ -47,6 +48,7 @@ KEYS = [
     KernelKey.of("kv_append", D=64, norm=True, eps=1e-6),
     KernelKey.of("kv_append", D=64, norm=True, eps=1e-6, kv="int8"),
     KernelKey.of("embed", K=256, format="int4", group=32, minimum=True),
+    KernelKey.of("embed", K=256, format="int4", group=32, minimum=True, zeros=True),
     KernelKey.of("select"),
     KernelKey.of("copy", parts=2, extent="positions"),
     KernelKey.of("reduce", count=3, residual=True),
@@ -90,7 +92,7 @@ class TestResults:
         test_linear.check_extremes(target)
 
     def test_embed(self, target: Target) -> None:
-        for name in ("bf16", "int8g32", "int4g32m"):
+        for name in ("bf16", "int8g32", "int4g32m", "int4g32z"):
             test_linear.check_embed(name, target)
 
     def test_rowwise(self, target: Target) -> None:

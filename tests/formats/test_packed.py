@@ -10,10 +10,10 @@ from dielet.formats.bf16 import from_bf16, to_bf16
 from dielet.formats.packed import GROUPS, PANEL, WeightFormat, pack, unpack, unpack_rows
 
 INTEGER = [
-    WeightFormat(kind, group, minimum)
+    WeightFormat(kind, group, minimum, zeros)
     for kind in ("int8", "int4")
     for group in GROUPS
-    for minimum in (False, True)
+    for minimum, zeros in ((False, False), (True, False), (True, True))
 ]
 FORMATS = [WeightFormat("bf16"), *INTEGER]
 
@@ -23,6 +23,8 @@ def codes(fmt: WeightFormat, N: int, K: int, seed: int = 0):
     rng = np.random.default_rng(seed)
     q = rng.integers(0, fmt.largest_code + 1, (N, K)).astype(np.uint8)
     scale = rng.standard_normal((N, K // fmt.group)).astype(np.float16)
+    if fmt.zeros:
+        return q, scale, -rng.integers(0, fmt.largest_code + 2, scale.shape).astype(np.float16)
     minimum = rng.standard_normal(scale.shape).astype(np.float16) if fmt.minimum else None
     return q, scale, minimum
 
@@ -32,6 +34,8 @@ def values(fmt: WeightFormat, q, scale, minimum):
     wide = np.repeat(scale.astype(np.float32), fmt.group, axis=1)
     if minimum is None:
         return wide * (q.astype(np.float32) - np.float32(fmt.zero_point))
+    if fmt.zeros:
+        return wide * (q + np.repeat(minimum.astype(np.float32), fmt.group, axis=1))
     return wide * q + np.repeat(minimum.astype(np.float32), fmt.group, axis=1)
 
 
@@ -55,6 +59,8 @@ def test_impossible_formats_are_refused():
         WeightFormat("bf16", 32)
     with pytest.raises(UsageError, match=r"q_proj has 96 inputs.*int4g64.*multiple of 64"):
         WeightFormat("int4", 64).check_columns(96, "q_proj")
+    with pytest.raises(UsageError, match="use minimum"):
+        WeightFormat("int4", 64, zeros=True)
     with pytest.raises(UsageError):
         WeightFormat("bf16").record(3)
 

@@ -263,7 +263,7 @@ def make_weights() -> Ready:
             tensor = checkpoint.tensor(name)
             if tensor.N * tensor.K < 1 << 20:
                 tensor.rows(0, min(tensor.N, 2))
-            for fmt in tensor.kept_formats[:1]:
+            for fmt in tensor.exact_formats[:1]:
                 tensor.blocks(0, min(tensor.N, 2), fmt)
 
     return Ready(read, tuple(samples))

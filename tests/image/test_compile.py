@@ -261,7 +261,7 @@ def test_unknown_options_suggest_the_nearest() -> None:
 class Fake:
     def __init__(self, K: int, *exact: str) -> None:
         self.K = K
-        self.kept_formats = tuple(WeightFormat.parse(name) for name in exact)
+        self.exact_formats = tuple(WeightFormat.parse(name) for name in exact)
 
 
 def test_the_checkpoint_decides_when_nobody_asked() -> None:

@@ -68,10 +68,11 @@ class ExpertsGated:
     activation: str
     out: str
     out_group: int
+    zeros: bool = False
 
     @property
     def weights(self) -> Weights:
-        return Weights(self.K, self.format, self.group, self.minimum)
+        return Weights(self.K, self.format, self.group, self.minimum, self.zeros)
 
 
 def experts_gated(k: Kernel, t: Target, s: ExpertsGated) -> None:
@@ -107,10 +108,11 @@ class ExpertsSum:
     minimum: bool
     chosen: int
     pieces: str
+    zeros: bool = False
 
     @property
     def weights(self) -> Weights:
-        return Weights(self.K, self.format, self.group, self.minimum)
+        return Weights(self.K, self.format, self.group, self.minimum, self.zeros)
 
 
 def experts_sum(k: Kernel, t: Target, s: ExpertsSum) -> None:
@@ -220,7 +222,8 @@ class Activations:
                 else:
                     dots[c] = t.dot4(k, dots[c], col.codes(t, j), four)
         for c, col in enumerate(cols):
-            acc[0, c] = k.fma(dots[c].to_float() * col.half(k, t, w.quants), factor, acc[0, c])
+            dot, scales = dots[c].to_float(), col.half(k, t, w.quants)
+            acc[0, c] = k.fma(dot * scales, factor, acc[0, c])
             if w.minimum:
-                low, shift = col.half(k, t, w.quants + 2 * PANEL), total.to_float() * scale
+                low, shift = col.low(k, t, w, scales), total.to_float() * scale
                 acc[0, c] = k.fma(low, t.broadcast(shift), acc[0, c])

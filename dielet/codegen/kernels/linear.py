@@ -42,10 +42,11 @@ class Linear:
     T: int
     residual: bool
     bias: bool
+    zeros: bool = False
 
     @property
     def weights(self) -> Weights:
-        return Weights(self.K, self.format, self.group, self.minimum)
+        return Weights(self.K, self.format, self.group, self.minimum, self.zeros)
 
 
 def linear(k: Kernel, t: Target, shape: Linear) -> None:

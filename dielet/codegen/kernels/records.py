@@ -5,7 +5,8 @@ with its float16 scales (and minima); within it, 32-bit words stand side by side
 two bfloat16, four bytes, or eight nibbles (low ones first).
 
 Integer groups: y += xs * (ws * d), d = sum (u - Z) x  with Z = 128, 8, or 0 if there is a minimum;
-the minimum adds wm * (xs * sum x). d is exact, so only the fold is in floating point.
+the minimum adds wm * (xs * sum x). d is exact, so only the fold is in floating point. With zeros,
+wm is ws times the number in the record, minus the group's zero point: exact in float32.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Weights:
     format: str
     group: int
     minimum: bool
+    zeros: bool = False
 
     @property
     def integer(self) -> bool:
@@ -95,6 +97,11 @@ class Column:
         bits = self.record.cast(I16).load(byte // 2 + self.c * t.lanes, t.lanes)
         return t.from_f16(k, bits)
 
+    def low(self, k: Kernel, t: Target, s: Weights, scale: Value) -> Value:
+        """The minima of a group that has these scales."""
+        low = self.half(k, t, s.quants + 2 * PANEL)
+        return low * scale if s.zeros else low
+
 
 Number = Callable[[], Value]  # read when it is needed: registers are scarce
 
@@ -152,7 +159,7 @@ def fold(
         add(k, t, s, dots, words, [col.after(j // s.per_word) for col in cols], steps)
 
     scale = [col.half(k, t, s.quants) for col in cols]
-    low = [col.half(k, t, s.quants + 2 * PANEL) for col in cols] if s.minimum else None
+    low = [col.low(k, t, s, of) for col, of in zip(cols, scale, strict=True)] if s.minimum else None
     for r, row in enumerate(rows):
         assert row.scale is not None
         factor, shift = row.scale(), row.shift() if row.shift else None

@@ -19,13 +19,14 @@ class Embed:
     format: str
     group: int = 0
     minimum: bool = False
+    zeros: bool = False
     scale: float = 1.0  # what every number is multiplied by
 
 
 def embed(k: Kernel, t: Target, s: Embed) -> None:
     table, ids, y = k.operand(I8), k.operand(I32), k.operand(F32)
     y_stride = k.param()
-    shape = Weights(s.K, s.format, s.group, s.minimum)
+    shape = Weights(s.K, s.format, s.group, s.minimum, s.zeros)
     first, last = k.share(k.valid)
     with k.loop(first, last) as row:
         token = ids[row].zext(I64)
@@ -57,6 +58,8 @@ def _int_record(
     scales = shape.group * PANEL // (2 if small else 1) // 2
     scale = t.from_f16(k, record.cast(I16)[lane + scales])
     low = t.from_f16(k, record.cast(I16)[lane + scales + PANEL]) if shape.minimum else None
+    if low is not None and shape.zeros:
+        low = low * scale
 
     def put(at: Value, word: Value) -> None:
         numbers = (word.bits(I8.x(4)).zext(I32) - shape.zero).to_float() * scale

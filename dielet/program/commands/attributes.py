@@ -90,4 +90,5 @@ ATTRIBUTES: dict[str, Range] = {
     "scale": Real(-1e9, 1e9),
     "width": Whole(1, 1 << 13),
     "window": Whole(1, 1 << 26),
+    "zeros": FLAG,
 }

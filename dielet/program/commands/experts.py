@@ -58,6 +58,7 @@ class Experts(Entry):
     """Base of what chosen experts do; weights are `experts` matrices, one after the other."""
 
     engine = "neural"
+    options = ("zeros",)
     others = ("experts",)
 
     def dtypes(self, c: Command) -> dict[str, str]:

@@ -21,9 +21,15 @@ from dielet.program.commands.values import dequantize_rows
 from dielet.program.types import Attr, Command
 
 
+def weight_attrs(fmt: WeightFormat) -> dict[str, Attr]:
+    """The attributes that say in which format weights are."""
+    attrs: dict[str, Attr] = {"format": fmt.kind, "group": fmt.group, "minimum": fmt.minimum}
+    return {**attrs, "zeros": True} if fmt.zeros else attrs
+
+
 def weight_format(attrs: dict[str, Attr]) -> WeightFormat:
-    kind = str(attrs["format"])
-    return WeightFormat(kind, int(attrs["group"]), bool(attrs["minimum"]))  # type: ignore[arg-type]
+    kind, zeros = str(attrs["format"]), bool(attrs.get("zeros"))
+    return WeightFormat(kind, int(attrs["group"]), bool(attrs["minimum"]), zeros)  # type: ignore[arg-type]
 
 
 @command
@@ -38,6 +44,7 @@ class Linear(Entry):
     reads = "x x_scale? x_sum? w residual? bias?"
     writes = "y"
     static = ("K", "format", "group", "minimum", "T", "residual", "bias")
+    options = ("zeros",)
 
     def meaning(self, c: Command, v: Values, run: Run) -> None:
         fmt, K = weight_format(c.attrs), int(c.attrs["K"])
