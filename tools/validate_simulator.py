@@ -8,9 +8,9 @@ kind, and the time that workers wait; predicted are the same. Nothing is fitted:
 knows single commands only. Run it on a machine with nothing else to do.
 
 A virtual machine's memory can change its speed by half within a minute. So the calibration is made
-anew right before each case, as far as the case needs it, and the bandwidth is measured again before
-and after it: when that has moved by more than 5 %, or the later half of the case's rounds differs
-by as much from the earlier, the case is repeated.
+anew for each case, as far as the case needs it, between the two halves of the case's rounds, and
+the bandwidth is measured again after them: when the halves, or the bandwidths, differ by more than
+5 %, the case is repeated.
 """
 
 from __future__ import annotations
@@ -43,23 +43,19 @@ CASES = {
     "decode at 1024": [(1024, 1)],
 }
 BYTE = 0x3C  # a cache of ordinary numbers, all of it resident
-LONG_ENOUGH = 2.5  # seconds of rounds
-ROUNDS = (7, 60)  # at least, at most
+LONG_ENOUGH = 1.5  # seconds of rounds
+ROUNDS = (5, 40)  # at least, at most
 STEADY = 0.05  # change of the bandwidth, and of the rounds, that a case may have
 ATTEMPTS = 6
 
 
 @dataclass
 class Times:
-    """Milliseconds: from call to call, of each kind of command on all workers, and of waiting.
-
-    `drift` is by how much the later half of the rounds differs from the earlier, as a share.
-    """
+    """Milliseconds: from call to call, of each kind of command on all workers, and of waiting."""
 
     whole: float = 0.0
     kinds: dict[str, float] = field(default_factory=dict)
     waiting: float = 0.0
-    drift: float = 0.0
 
     def add_kinds(self, names: list[str], spans: np.ndarray, gaps: float) -> None:
         for name, span in zip(names, spans.tolist(), strict=True):
@@ -67,21 +63,23 @@ class Times:
         self.waiting += gaps
 
 
-def measured(runtime: Runtime, steps: list[tuple[int, int]]) -> Times:
-    """Medians over rounds of the same steps, as many as there are in some seconds."""
+def rounds_of(runtime: Runtime, steps: list[tuple[int, int]]) -> list[Times]:
+    """Rounds of the same steps, as many as there are in some seconds."""
     _once(runtime, steps)
-    begun, found = perf_counter_ns(), []
+    found: list[Times] = []
+    begun = perf_counter_ns()
     while len(found) < ROUNDS[0] or (
         len(found) < ROUNDS[1] and perf_counter_ns() - begun < LONG_ENOUGH * 1e9
     ):
         found.append(_once(runtime, steps))
-    half = len(found) // 2
-    earlier, later = (median(t.whole for t in part) for part in (found[:half], found[half:]))
+    return found
+
+
+def medians(rounds: list[Times]) -> Times:
     return Times(
-        whole=median(t.whole for t in found),
-        kinds={kind: median(t.kinds[kind] for t in found) for kind in found[0].kinds},
-        waiting=median(t.waiting for t in found),
-        drift=abs(later / earlier - 1),
+        whole=median(t.whole for t in rounds),
+        kinds={kind: median(t.kinds[kind] for t in rounds) for kind in rounds[0].kinds},
+        waiting=median(t.waiting for t in rounds),
     )
 
 
@@ -173,15 +171,16 @@ def steadily(
     scope = Scope(formats(runtime), rows=(1,) if steps[0][1] == 1 else (1, 128))
     found = []
     for _ in range(ATTEMPTS):
+        earlier = rounds_of(runtime, steps)
         calibration = calibrate(scope=scope)
-        begun = weight_bandwidth(bench, available_cores())
-        times = measured(runtime, steps)
-        ended = weight_bandwidth(bench, available_cores())
+        later = rounds_of(runtime, steps)
+        bandwidth = weight_bandwidth(bench, available_cores())
         which = min(runtime.threads, 2) - 1
-        assumed = (calibration.alone, calibration.together)[which]
-        moved = max(abs(seen[which] / assumed - 1) for seen in (begun, ended))
+        assumed, ended = (calibration.alone, calibration.together)[which], bandwidth[which]
+        drift = abs(medians(later).whole / medians(earlier).whole - 1)
+        moved = max(abs(ended / assumed - 1), drift)
         device = read_device(host_toml(calibration), "host.toml")
-        found.append((max(moved, times.drift), device, times, (assumed / 1e9, ended[which] / 1e9)))
+        found.append((moved, device, medians(earlier + later), (assumed / 1e9, ended / 1e9)))
         if moved <= STEADY:
             break
     return min(found, key=lambda one: one[0])[1:]
