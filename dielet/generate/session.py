@@ -31,7 +31,13 @@ from dielet.generate.protocol import Runtime
 from dielet.generate.sampling import Sampling, from_generation_config
 from dielet.generate.stream import checked_stops
 from dielet.generate.template import Message, check_unicode
-from dielet.generate.text import GENERATION_CONFIG, Text, json_object, read_files
+from dielet.generate.text import (
+    GENERATION_CONFIG,
+    Text,
+    give_back_freed_memory,
+    json_object,
+    read_files,
+)
 
 MANIFEST = "manifest.json"
 
@@ -306,26 +312,19 @@ def load(
     and values that answers leave behind: a prompt that begins like an earlier one is computed
     from where they differ.  Raises MissingFile, or DamagedFile naming the file.
     """
-    from concurrent.futures import ThreadPoolExecutor
-
     begin = perf_counter()
     directory = Path(directory)
     _check_directory(directory)
     if threads is not None and (type(threads) is not int or threads < 1):
         raise UsageError(f"threads is {threads!r}; it must be a whole number, 1 or more")
     prefix_limit(prefix_cache_mb)
-    # The tokenizer of a large vocabulary takes as long to read as everything else together.
-    with ThreadPoolExecutor(1) as pool:
-        pending = pool.submit(lambda: usable(read_files(directory), f"{directory}/"))
-        from dielet.host import load_runtime
-        from dielet.host.memory import drop_code_pages
+    # First, and in this thread: what follows goes into the holes that reading a tokenizer leaves.
+    text, sampling = usable(read_files(directory), f"{directory}/")
+    from dielet.host import load_runtime
+    from dielet.host.memory import drop_code_pages
 
-        runtime = load_runtime(directory, threads=threads, profiler=profiler)
-        try:
-            text, sampling = pending.result()
-        except BaseException:
-            runtime.close()
-            raise
+    runtime = load_runtime(directory, threads=threads, profiler=profiler)
+    give_back_freed_memory()
     drop_code_pages("tokenizers", "numpy", "libcrypto", "libpython")  # 10 MB that loading took
     return Model(runtime, text, directory, sampling, perf_counter() - begin, prefix_cache_mb)
 

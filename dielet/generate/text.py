@@ -71,7 +71,7 @@ class Text:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         text = cls(tokenizer, file.decoder, _template_of(files, where, tokenizer))
-        _give_back_freed_memory()
+        give_back_freed_memory()
         return text
 
     def encode(self, text: str, special: bool) -> list[int]:
@@ -151,7 +151,7 @@ def json_object(files: Mapping[str, bytes], name: str, where: str) -> dict[str, 
         raise DamagedFile(f"{where}{name}: not a JSON object: {error}") from None
 
 
-def _give_back_freed_memory() -> None:
+def give_back_freed_memory() -> None:
     """Return freed heap to the system: reading a large vocabulary leaves some 50 MB of it."""
     try:
         trim = ctypes.CDLL(None).malloc_trim

@@ -359,13 +359,13 @@ def test_load_reads_text_and_defaults_beside_the_runtime(host, tmp_path):
         ("chat_template.jinja", "{% if %}", "chat_template.jinja: line 1: not a valid"),
     ],
 )
-def test_a_damaged_file_is_named_and_the_runtime_freed(host, tmp_path, name, content, message):
+def test_a_damaged_file_is_named_before_a_runtime_is_made(host, tmp_path, name, content, message):
     write_text_files(tmp_path, TOKENIZER)
     (tmp_path / name).write_text(content)
     with pytest.raises(DamagedFile) as error:
         dielet.load(tmp_path)
     assert message in str(error.value) and "\n" not in str(error.value)
-    assert host[0].closed
+    assert not host
 
 
 def test_what_is_no_model_directory_says_how_to_make_one(tmp_path):
