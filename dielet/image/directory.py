@@ -129,7 +129,7 @@ def open_directory(path: str | Path) -> ModelFiles:
     rotary = (len(spec.rotations) * positions, spec.head_dim // 2)
     table = fmt.packed_shape(spec.vocab, spec.hidden)
     files = ModelFiles(
-        path=directory,
+        path=directory.absolute(),  # its device is read later, perhaps in another folder
         manifest=manifest,
         decoder=open_image(directory / DECODER),
         head=open_image(directory / HEAD),

@@ -125,9 +125,15 @@ def _measure_peaks(found: Measured, say: Say) -> None:
 
 def _measure_linears(bench: Bench, found: Measured, scope: Scope, say: Say) -> None:
     for fmt, K, rows in itertools.product(scope.formats, scope.depths, scope.rows):
-        _rate(bench, found, list(_linears(fmt, K, rows)), rows, say)
+        _rate(bench, found, _some(_linears(fmt, K, rows), rows), rows, say)
         if rows in WITH_RESIDUAL:
-            _rate(bench, found, list(_linears(fmt, K, rows, residual=True)), rows, say)
+            _rate(bench, found, _some(_linears(fmt, K, rows, residual=True), rows), rows, say)
+
+
+def _some(linears: Iterable[Command], rows: int) -> list[Command]:
+    """All of them, where they are bound by memory; enough of them, where they take long."""
+    commands = list(linears)
+    return commands if rows == 1 else commands[: len(commands) // 4]
 
 
 def _measure_memory(bench: Bench, found: Measured, workers: int, say: Say) -> None:
@@ -144,8 +150,8 @@ def weight_bandwidth(bench: Bench, workers: int, fmt: str = "bf16") -> tuple[flo
     who wait for each other after each, as in a model."""
     commands = list(_linears(fmt, 2048, 1, results=1))
     nbytes, every = commands[0].operand("w").region.nbytes, [True] * len(commands)
-    alone = nbytes / bench.time(commands, 1, rounds=15).command(every) * 1e9
-    return alone, nbytes * len(every) / bench.time(commands, workers, rounds=15).whole() * 1e9
+    alone = nbytes / bench.time(commands, 1).command(every) * 1e9
+    return alone, nbytes * len(every) / bench.time(commands, workers).whole() * 1e9
 
 
 def _rate(
@@ -156,9 +162,7 @@ def _rate(
     streams = any(o.region.space in ("weights", "kv") for o in command.operands)
     fixed = found.setup + (found.latency if streams else 0.0)
     alike = [c.kind == command.kind for c in commands]
-    rounds = 15 if rows == 1 else 5
-    timed = bench.time(commands, 1, past, rows, rounds).command(alike)
-    nanoseconds = max(timed - fixed, 1.0)
+    nanoseconds = max(bench.time(commands, 1, past, rows).command(alike) - fixed, 1.0)
     entry = ENTRIES[command.kind]
     run = Bound(past, rows)
     ops, depth = sum(entry.ops(command, run).values()), entry.depth(command, run)
