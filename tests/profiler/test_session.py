@@ -288,6 +288,16 @@ def test_a_relative_folder_is_that_of_the_start(
     assert session.files[0].parent == Path("here") and session.files[0].exists()
 
 
+def test_a_model_loaded_by_a_relative_path_is_known_from_elsewhere(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    with dielet.load(folder.name, threads=1) as model, Session(tmp_path) as session:
+        model.generate("hi", max_new_tokens=2)
+        monkeypatch.chdir(tmp_path)
+    assert session.files[0].exists()
+
+
 def test_host_slices_beyond_the_limit_are_counted(
     model: Model,
     tmp_path: Path,
