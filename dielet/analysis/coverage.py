@@ -124,9 +124,12 @@ def _unknowns(
         yield Note(NOTE, "runs do not say their phase: no first token, no time per token")
     elif not any(step.phase == PREFILL for step in steps.steps):
         yield Note(NOTE, "there is no prefill: no time to the first token, no answers")
-    models = {executor.device for executor in table.executors if ", model " in executor.device}
-    if len(models) > 1:
-        yield Note(NOTE, f"{len(models)} models ran: answers follow in time, whoever gave them")
+    if len(models := set(table.models.values())) > 1:
+        yield Note(
+            NOTE,
+            f"{len(models)} models ran: steps and answers are told apart, phases and layers are "
+            "those of all together",
+        )
     if found.unnamed:
         what = counted(found.unnamed, "slice has a name that is", "slices have names that are")
         yield Note(NOTE, f"{what} not understood")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from dielet.analysis.table import I32, I64, Lane, Pieces
 _WAIT = re.compile(r"(.+)_(\d{1,9}) \(chiplet (\d{1,9})\)(?: and \d+ more)?", re.DOTALL)
 
 Command = tuple[int, int, int]
-"""Operation, index, and the chiplet's number over all devices."""
+"""Operation, index, and the chiplet's number over all devices of its model."""
 
 
 @dataclass(frozen=True)
@@ -31,27 +31,36 @@ class Edges:
     backward: int
 
 
-def chiplet_numbers(lanes: Sequence[Lane]) -> list[int]:
-    """Per lane: its chiplet's number, counted over all devices."""
-    places = sorted({(lane.device, lane.chiplet or 0) for lane in lanes})
-    return [places.index((lane.device, lane.chiplet or 0)) for lane in lanes]
+def chiplet_numbers(lanes: Sequence[Lane], models: Mapping[str, int]) -> list[int]:
+    """Per lane: its chiplet's number, counted over the devices of its model as causes count it.
+
+    models: by device with commands its model's number.
+    """
+    places = sorted({(lane.device, lane.chiplet or 0) for lane in lanes if lane.device in models})
+    number = {
+        place: sum(models[device] == models[place[0]] for device, _ in places[:n])
+        for n, place in enumerate(places)
+    }
+    return [number.get((lane.device, lane.chiplet or 0), 0) for lane in lanes]
 
 
 def find_edges(
     pieces: Pieces,
-    lanes: Sequence[Lane],
+    chiplets: Sequence[int],
     operations: Sequence[str],
     waits: Sequence[str],
     arrows: I32,
     start: I64,
     end: I64,
 ) -> Edges:
-    """Edges between `pieces`.  waits: what each waited for, in words; start and end: of one run.
+    """Edges between `pieces`.
+
+    chiplets: by lane, as `chiplet_numbers` gives them; waits: what each piece waited for, in words;
+    start and end: of one run.
 
     A command that was divided over workers is several pieces: all of them depend on all pieces of
     what one of them depends on.
     """
-    chiplets = chiplet_numbers(lanes)
     command: list[Command] = [
         (operation, index, chiplets[lane])
         for operation, index, lane in zip(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dielet.analysis.edges import find_edges
+from dielet.analysis.edges import chiplet_numbers, find_edges
 from dielet.analysis.events import (
     FORMAT,
     KIND,
@@ -29,6 +29,7 @@ from dielet.analysis.grouping import (
     stretches,
 )
 from dielet.analysis.heap import give_back
+from dielet.analysis.models import find_models
 from dielet.analysis.names import (
     COMMAND,
     OTHER,
@@ -110,7 +111,10 @@ def table_of(events: Events, path: str = "the trace") -> Table:
     said = [details.numbers(WORKER, mine[0].astype(np.int64)) for mine in slices]
     del at, lane
     events.take("rest")
-    kinds = _kinds(events, details, members, slices, samples, lanes, runs)
+    used = [{lanes[n].device for n in np.unique(p.lane).tolist()} for p, _ in samples]
+    models = find_models(zip(used, (runs.step[m] for m in members), strict=True), names.steps)
+    chiplets = chiplet_numbers(lanes, models)
+    kinds = _kinds(events, details, members, slices, samples, chiplets, runs)
     give_back()
     kinds, executors, guessed = with_executors(kinds, said, lanes, trace.attributes)
     return Table(
@@ -126,6 +130,7 @@ def table_of(events: Events, path: str = "the trace") -> Table:
         counters=_counters(trace, events),
         layer={n: layer_of(name) for n, name in enumerate(names.operations)},
         group={n: group_of(name) for n, name in enumerate(names.operations)},
+        models=models,
         guessed=guessed,
         found=Found(
             slices=total,
@@ -270,12 +275,13 @@ def _kinds(
     members: Sequence[I64],
     slices: Sequence[I32],
     samples: Sequence[tuple[Pieces, list[str]]],
-    lanes: list[Lane],
+    chiplets: Sequence[int],
     runs: Runs,
 ) -> list[Kind]:
     """The kinds with their matrices; every column of `events` that they need is taken from it.
 
-    members: runs of each kind; slices: where their commands stand, [runs, pieces].
+    members: runs of each kind; slices: where their commands stand, [runs, pieces]; chiplets: by
+    lane, as `find_edges` takes them.
     """
     columns: dict[str, list[NDArray[Any]]] = {}
     for name in MATRICES:
@@ -290,7 +296,9 @@ def _kinds(
         end += start
         columns["duration"][n] = NO_CELLS
         arrows = details.flows(slices[n][0].astype(np.int64))
-        joined = find_edges(pieces, lanes, events.names.operations, waits, arrows, start[0], end[0])
+        joined = find_edges(
+            pieces, chiplets, events.names.operations, waits, arrows, start[0], end[0]
+        )
         first = int(mine[0])
         kinds.append(
             Kind(

@@ -19,11 +19,13 @@ class Steps:
     """Steps in order of start.
 
     of_run: the place in them of each run's.  first_work: when the first thing was done for each.
+    opening: the first step of each model.
     """
 
     steps: tuple[Step, ...]
     of_run: I64
     first_work: I64
+    opening: frozenset[int]
 
     def phases(self) -> list[str]:
         return list(dict.fromkeys(step.phase for step in self.steps))
@@ -33,6 +35,7 @@ class Steps:
 
 
 def find_steps(table: Table, limits: Limits) -> Steps:
+    """Models may run at the same time: a step follows the one before it of its own model."""
     runs = table.runs
     numbers, first, place = np.unique(runs.step, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")  # runs are in order of start
@@ -50,37 +53,41 @@ def find_steps(table: Table, limits: Limits) -> Steps:
     phases = [runs.phase[f] for f in first.tolist()]
     programs = [runs.program[f] for f in first.tolist()]
     outlier = outliers(end - start, programs, limits)
+    model = np.zeros(len(first), np.int64)
+    np.maximum.at(model, of_run, table.model)
     steps: list[Step] = []
-    answer = -1
+    latest: dict[int, Step] = {}  # by model
+    answers = 0
     for n, f in enumerate(first.tolist()):
-        previous = steps[-1] if steps else None
+        previous = latest.get(int(model[n]))
         phase = phases[n]
+        answer = -1 if previous is None else previous.answer
         before = None if previous is None else previous.start_ns + previous.duration_ns
         if phase == PREFILL and (runs.past[f] == 0 or previous is None or previous.phase != phase):
-            answer += 1
+            answer, answers = answers, answers + 1
         known = phase == DECODE and before is not None
         instance, sequence = table.steps[int(runs.step[f])]
         idle_since = int(work[n]) if before is None else before
-        steps.append(
-            Step(
-                number=n,
-                instance=instance,
-                sequence=sequence,
-                answer=answer,
-                phase=phase,
-                program=programs[n],
-                tokens=_known(runs.tokens[f]),
-                valid=_known(runs.valid[f]),
-                past=_known(runs.past[f]),
-                start_ns=int(start[n]),
-                duration_ns=int(end[n] - start[n]),
-                head_ns=int(head[n]),
-                host_ns=int(start[n]) - idle_since,
-                token_ns=int(end[n]) - before if known and before is not None else None,
-                outlier=bool(outlier[n]),
-            )
+        latest[int(model[n])] = Step(
+            number=n,
+            instance=instance,
+            sequence=sequence,
+            answer=answer,
+            phase=phase,
+            program=programs[n],
+            tokens=_known(runs.tokens[f]),
+            valid=_known(runs.valid[f]),
+            past=_known(runs.past[f]),
+            start_ns=int(start[n]),
+            duration_ns=int(end[n] - start[n]),
+            head_ns=int(head[n]),
+            host_ns=int(start[n]) - idle_since,
+            token_ns=int(end[n]) - before if known and before is not None else None,
+            outlier=bool(outlier[n]),
         )
-    return Steps(tuple(steps), of_run, work)
+        steps.append(latest[int(model[n])])
+    opening = np.unique(model, return_index=True)[1]
+    return Steps(tuple(steps), of_run, work, frozenset(opening.tolist()))
 
 
 def _known(value: np.int64) -> int | None:
@@ -158,7 +165,7 @@ def _uncovered(start: I64, end: I64, begin: int, finish: int) -> int:
 
 
 def find_answers(steps: Steps, headless: bool) -> tuple[Answer, ...]:
-    """headless: the beginning of the first answer's work is not known."""
+    """headless: the beginning of the work for each model's first answer is not known."""
     found = []
     for number in sorted({step.answer for step in steps.steps if step.answer >= 0}):
         mine = [step for step in steps.steps if step.answer == number]
@@ -175,7 +182,7 @@ def find_answers(steps: Steps, headless: bool) -> tuple[Answer, ...]:
                 start_ns=begin,
                 prompt_tokens=None if None in valid else sum(v or 0 for v in valid),
                 new_tokens=rows + 1,
-                ttft_ns=None if headless and mine[0].number == 0 else ready - begin,
+                ttft_ns=None if headless and mine[0].number in steps.opening else ready - begin,
                 token_ns=span / len(decode) if span else None,
                 tokens_per_s=rows / (span * 1e-9) if span else None,
             )

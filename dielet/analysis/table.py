@@ -228,8 +228,9 @@ class Table:
     """texts: of operations, kinds, shapes, formats, routes.  steps: (instance or None, sequence).
 
     layer and group, by operation's text: the layer's number (-1: none), and the operation with `*`
-    in its place.  headless: something that was done for the first step or answer is not in it.
-    guessed: which worker did what is, of some runs, a guess.
+    in its place.  models: by device with commands the number of the model that ran there.
+    headless: something that was done for the first step or answer is not in it.  guessed: which
+    worker did what is, of some runs, a guess.
     """
 
     attributes: dict[str, int | str]
@@ -244,6 +245,7 @@ class Table:
     counters: dict[CounterKey, tuple[I64, F64]]
     layer: dict[int, int]
     group: dict[int, str]
+    models: dict[str, int]
     found: Found
     headless: bool = False
     guessed: bool = False
@@ -252,6 +254,14 @@ class Table:
     def chiplets(self) -> int:
         """How many chiplets there are, over all devices; 0 where each device has but one die."""
         return len({(e.device, e.chiplet) for e in self.lanes if e.chiplet is not None})
+
+    @cached_property
+    def model(self) -> I64:
+        """int64 [runs]: the number of its model; 0 for a run without commands."""
+        found = np.zeros(len(self.runs), np.int64)
+        for kind in self.kinds:
+            found[kind.runs] = self.models[self.lanes[int(kind.pieces.lane[0])].device]
+        return found
 
     @cached_property
     def with_bytes(self) -> int:

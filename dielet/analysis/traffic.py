@@ -119,16 +119,21 @@ def bytes_of(table: Table, dram: Sequence[DramSums]) -> Bytes:
 
 
 def _integral(table: Table, name: str) -> F64 | None:
-    """Bytes of every run by a counter of GB/s, which holds each value until the next."""
+    """Bytes of every run by a counter of GB/s, which holds each value until the next.
+
+    Where several models ran, perhaps at once, a run has the bytes of its own model's devices only.
+    """
     keys: list[CounterKey] = [key for key in table.counters if key[2] == name]
     if not keys:
         return None
     total = np.zeros(len(table.runs))
+    several = len(set(table.models.values())) > 1
     for key in keys:
         times, values = table.counters[key]
         passed = np.append(0.0, np.cumsum(values[:-1] * np.diff(times)))
-        total += np.interp(table.runs.end, times, passed)
-        total -= np.interp(table.runs.start, times, passed)
+        moved = np.interp(table.runs.end, times, passed)
+        moved -= np.interp(table.runs.start, times, passed)
+        total += moved * (table.model == table.models.get(key[0], -1)) if several else moved
     return total
 
 

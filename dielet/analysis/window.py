@@ -98,9 +98,9 @@ def _part(table: Table, mine: Bool, inside: Bool) -> Table:
             kinds.append(replace(kind, runs=number[kind.runs[rows]], **columns))
     chosen = np.flatnonzero(mine)
     columns = {name: getattr(runs, name)[chosen] for name in _OF_RUNS}
-    first = int(chosen[0])
-    headless = bool(np.isin(host.step[~inside], columns["step"]).any()) or (
-        first > 0 and runs.phase[first] == PREFILL and bool(runs.past[first] > 0)
+    headless = bool(np.isin(host.step[~inside], columns["step"]).any()) or any(
+        runs.phase[first] == PREFILL and bool(runs.past[first] > 0)
+        for first in set(_openings(table, chosen)) - set(_openings(table, np.arange(len(runs))))
     )
     found = table.found
     commands = sum(kind.start.size for kind in kinds)
@@ -130,6 +130,12 @@ def _part(table: Table, mine: Bool, inside: Bool) -> Table:
         ),
     )
     return replace(part, counters=_counters(table, part.begin, part.finish))
+
+
+def _openings(table: Table, chosen: I64) -> list[int]:
+    """Of some runs the first of each model."""
+    first: list[int] = chosen[np.unique(table.model[chosen], return_index=True)[1]].tolist()
+    return first
 
 
 def _counters(table: Table, begin: int, finish: int) -> dict[CounterKey, tuple[I64, F64]]:
