@@ -69,7 +69,7 @@ def find_layers(
                 busy[kind.phase, layer][engines[n]] += float(time[n])
     found = []
     for (phase, layer), total in sums.items():
-        runs = total["runs"]
+        runs = table.runs.phase.count(phase)  # those without this layer too
         name = f"layer {layer}" if layer >= 0 else "no layer"
         found.append(
             Layer(
@@ -82,7 +82,7 @@ def find_layers(
                 bytes=total["bytes"] / runs,
                 ops=total["ops"] / runs,
                 busy_ns={e: ns / runs for e, ns in busy[phase, layer].items()},
-                imbalance=total["imbalance"] / runs,
+                imbalance=total["imbalance"] / total["runs"],
             )
         )
     return tuple(sorted(found, key=lambda row: (table.phases().index(row.phase), row.layer)))
@@ -99,9 +99,8 @@ def find_heat(table: Table) -> tuple[Heat, ...]:
     for phase in table.phases():
         cells: dict[tuple[int, str], float] = defaultdict(float)
         begun: dict[str, int] = {}
-        runs = 0
+        runs = table.runs.phase.count(phase)
         for kind in table.of_phase(phase):
-            runs += len(kind.runs)
             time: F64 = kind.time().astype(np.float64)
             starts = (kind.start[0] - kind.start[0].min()).tolist()
             numbers = kind.pieces.operation.tolist()

@@ -9,7 +9,7 @@ import pytest
 from dielet.analysis import Analysis, analyze
 from dielet.analysis.layers import short_name
 from dielet.analysis.traffic import weight_bytes
-from tests.analysis.make import DEVICE, NEURAL, TASK, WEIGHTS, Maker, engine, toy
+from tests.analysis.make import DEVICE, NEURAL, TASK, WEIGHTS, WORKLOAD, Maker, engine, toy
 
 UP = "model.model.layers.*.mlp.up_proj"
 
@@ -66,6 +66,27 @@ def test_layers_and_heat(found: Analysis) -> None:
     assert short_name("fused(model.model.layers.3.mlp.down+model.model.layers.3.mlp.add)") == (
         "mlp.down + mlp.add"
     )
+
+
+def test_layers_are_per_run_of_the_phase(tmp_path: Path) -> None:
+    """Of three decode runs one has layer 1; the figures of both add up to the phase's."""
+    t = Maker()
+    for n in range(3):
+        name, begin = f"i1_{n}", 1000 * n
+        end = begin + (400 if n == 0 else 100)
+        t.slice((DEVICE, WORKLOAD), f"{name}_Device Workload_0", begin, end, phase="decode")
+        t.slice((DEVICE, NEURAL), f"{name}_W0_layers.0.a_0", begin, begin + 100, bytes=30)
+        if n == 0:
+            t.slice((DEVICE, NEURAL), f"{name}_W0_layers.1.a_0", begin + 100, end, operations=60)
+    found = analyze(t.write(tmp_path / "a.pb"))
+    zero, one = found.layers
+    assert (zero.wall_ns, zero.time_ns, zero.path_ns) == (100, 100, 100)
+    assert (one.wall_ns, one.time_ns, one.path_ns, one.ops) == (100, 100, 100, 20)
+    assert one.busy_ns == {NEURAL: 100} and one.commands == 1
+    (phase,) = [p for p in found.phases if p.name == "decode"]
+    assert 3 * (zero.time_ns + one.time_ns) == phase.total_ns
+    (heat,) = found.heat
+    assert heat.values == ((100,), (100,))
 
 
 def test_roofline(found: Analysis) -> None:
