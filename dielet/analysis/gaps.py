@@ -12,7 +12,7 @@ from dielet.analysis.graph import Joins
 from dielet.analysis.queues import Queues
 from dielet.analysis.schema import Gap, GapCause
 from dielet.analysis.steps import Steps
-from dielet.analysis.table import I64, Bool, Executor, Kind, Table
+from dielet.analysis.table import I64, Bool, Executor, HostWork, Kind, Table
 
 DEPENDENCY, OTHER_CHIPLET, DELAY = "dependency", "other chiplet", "delay"
 IMBALANCE, NO_WORK, HOST, UNKNOWN = "imbalance", "no work", "host", "unknown"
@@ -250,8 +250,9 @@ def _between(table: Table, found: Gaps) -> None:
 
 def between_runs(table: Table) -> Iterator[tuple[int, Gap, dict[str, int]]]:
     """How many executors stand idle, one gap for all of them, and the host's work in it in ns."""
-    latest = np.maximum.accumulate(table.host.end)
     for device, executors in _devices(table).items():
+        host = _host_of(table, device)
+        latest = np.maximum.accumulate(host.end)
         mine = [n for n, executor in enumerate(table.executors) if executor.device == device]
         used = [k.runs for k in table.kinds if np.isin(k.pieces.executor, mine).any()]
         runs = np.sort(np.concatenate(used)) if used else np.zeros(0, np.int64)
@@ -262,7 +263,7 @@ def between_runs(table: Table) -> Iterator[tuple[int, Gap, dict[str, int]]]:
         for place in np.flatnonzero(high > low).tolist():
             begin, end = int(low[place]), int(high[place])
             phase = phases[place] or phases[place - 1]
-            work = _host_work(table, latest, begin, end)
+            work = _host_work(host, latest, begin, end)
             most = max(work, key=lambda what: work[what])
             gap = Gap(-1, phase, None, ALL, begin, end - begin, HOST, phases[place], most)
             yield len(executors), gap, work
@@ -275,12 +276,19 @@ def _devices(table: Table) -> dict[str, list[Executor]]:
     return found
 
 
-def _host_work(table: Table, latest: I64, begin: int, end: int) -> dict[str, int]:
+def _host_of(table: Table, device: str) -> HostWork:
+    """The host's work without that for models of other devices."""
+    model = table.models.get(device)
+    return table.host.part(
+        np.array([table.models.get(name, model) == model for name in table.host.device], bool)
+    )
+
+
+def _host_work(host: HostWork, latest: I64, begin: int, end: int) -> dict[str, int]:
     """What the host did in an interval, in ns, and the rest as NOT_RECORDED; all of it once.
 
     latest: when everything of the host that began so far was done, by place.
     """
-    host = table.host
     last = int(np.searchsorted(host.start, end))
     first = int(np.searchsorted(latest, begin, side="right"))
     first = max(first, int(np.searchsorted(host.start, begin)) - _LOOK_BACK)

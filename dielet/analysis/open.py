@@ -85,7 +85,7 @@ def table_of(events: Events, path: str = "the trace") -> Table:
     at = places_where((role == COMMAND) & named & closed)
     if not len(at):
         raise DamagedFile(_refusal(events, path, int((role == COMMAND).sum())))
-    host = _host(events, np.flatnonzero((role == WORK) & closed))
+    host = _host(events, np.flatnonzero((role == WORK) & closed), lane, lanes)
     unnamed = int(((role == OTHER) | (~named & (role != WORK))).sum())
     open_slices = int((~closed).sum())
     marks = np.flatnonzero((role == RUN) & named & closed)
@@ -353,7 +353,7 @@ def _numbers(words: list[str], texts: list[str]) -> I32:
     return np.array([known[word] for word in words], np.int32)
 
 
-def _host(events: Events, at: I64) -> HostWork:
+def _host(events: Events, at: I64, lane: NDArray[np.integer], lanes: Sequence[Lane]) -> HostWork:
     names = events.names
     what = [*names.operations, ""]
     rest = events.rest[at]
@@ -363,6 +363,7 @@ def _host(events: Events, at: I64) -> HostWork:
         end=events.start[at] + events.durations(at),
         step=events.step[at].astype(np.int64),
         what=[what[n] for n in operation.tolist()],
+        device=[lanes[n].device for n in lane[at].tolist()],
     )
 
 

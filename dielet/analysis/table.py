@@ -195,12 +195,26 @@ class Runs:
 
 @dataclass(frozen=True)
 class HostWork:
-    """What the host did: columns in order of start.  step: -1 where not known."""
+    """What the host did: columns in order of start.  step: -1 where not known.
+
+    device: on whose track it is, empty where that is no device's.
+    """
 
     start: I64
     end: I64
     step: I64
     what: list[str]
+    device: list[str]
+
+    def part(self, mine: Bool) -> HostWork:
+        places = np.flatnonzero(mine).tolist()
+        return HostWork(
+            self.start[mine],
+            self.end[mine],
+            self.step[mine],
+            [self.what[n] for n in places],
+            [self.device[n] for n in places],
+        )
 
 
 @dataclass(frozen=True)

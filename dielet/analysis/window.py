@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from dielet.analysis.steps import PREFILL
-from dielet.analysis.table import F64, I64, Bool, CounterKey, HostWork, Runs, Table
+from dielet.analysis.table import F64, I64, Bool, CounterKey, Runs, Table
 from dielet.errors import UsageError
 
 _OF_KINDS = ("start", "end", "fact", "percent")
@@ -112,12 +112,7 @@ def _part(table: Table, mine: Bool, inside: Bool) -> Table:
             **columns,
         ),
         kinds=tuple(kinds),
-        host=HostWork(
-            host.start[inside],
-            host.end[inside],
-            host.step[inside],
-            [what for what, keep in zip(host.what, inside.tolist(), strict=True) if keep],
-        ),
+        host=host.part(inside),
         headless=table.headless or headless,
         found=replace(
             found,

@@ -16,7 +16,7 @@ WAIT = 40  # ns that every product waits for its weights
 def step(t: Maker, device: str, name: str, begin: int, end: int, host: int, past: int) -> None:
     """A run on two chiplets: on each a product that waits for its weights, in words."""
     phase = "decode" if past else "prefill"
-    t.slice((device, HOST), f"{name}_work_0", begin - host, begin)
+    t.slice((device, HOST), f"{name}_for {device[-1]}_0", begin - host, begin)
     t.slice((device, WORKLOAD), f"{name}_Device Workload_0", begin, end, phase=phase,
             program=phase, tokens=1, valid=1 if past else 5, past=past)  # fmt: skip
     for chiplet in (0, 1):
@@ -78,6 +78,16 @@ def test_steps_follow_those_of_their_own_model(found: Analysis) -> None:
     assert any(note.text.startswith("2 models ran") for note in found.coverage.notes)
 
 
+def test_between_runs_the_host_worked_for_their_own_model(found: Analysis) -> None:
+    """The window is 90-600; each device has a weight and a product engine on two chiplets."""
+    lost = {(c.phase, c.waited_kind): c.lost_ns // 4 for c in found.gap_causes if c.cause == "host"}
+    # Of a: 10, 20 and 30, and nothing from 550 on.  Of b: 20 and 10, and nothing from 90 to 130.
+    assert lost == {
+        ("prefill", "for a"): 10, ("prefill", "for b"): 20, ("prefill", "not recorded"): 40,
+        ("decode", "for a"): 20 + 30, ("decode", "for b"): 10, ("decode", "not recorded"): 50,
+    }  # fmt: skip
+
+
 def test_a_model_on_two_devices_counts_its_chiplets_over_both(tmp_path: Path) -> None:
     """Of each of two models device and die 1 waits for 0, and is known by the runs they share."""
     t = Maker()
@@ -94,3 +104,18 @@ def test_a_model_on_two_devices_counts_its_chiplets_over_both(tmp_path: Path) ->
     moved = {m.phase: m.bytes for m in found.traffic.moved}
     assert moved == {"instance 0": 2 * 400 * 1, "instance 1": 2 * 390 * 2}
     assert any(note.text.startswith("2 models ran") for note in found.coverage.notes)
+
+
+def test_a_window_may_begin_within_the_prompt_of_either(tmp_path: Path) -> None:
+    t = Maker()
+    for device, name, begin, past in (
+        (A, "i0_0", 0, 0), (B, "i2_0", 50, 0), (A, "i0_1", 200, 0), (B, "i2_1", 250, 8),
+    ):  # fmt: skip
+        t.slice((device, WORKLOAD), f"{name}_Device Workload_0", begin, begin + 100,
+                phase="prefill", valid=8, past=past)  # fmt: skip
+        t.slice((device, NEURAL), f"{name}_W0_a_0", begin, begin + 100)
+    path = t.write(tmp_path / "a.pb")
+    whole = [(a.prompt_tokens, a.ttft_ns) for a in analyze(path).answers]
+    assert whole == [(8, 100), (16, 300), (8, 100)]
+    _, late = analyze(path, window_ms=(160e-6, 1.0)).answers
+    assert (late.prompt_tokens, late.ttft_ns) == (8, None)
