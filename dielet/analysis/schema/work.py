@@ -87,8 +87,9 @@ class Shape(Struct, frozen=True):
 
 
 class Layer(Struct, frozen=True):
-    """A layer (-1: what belongs to none), in a phase.  wall_ns: per step, the time in which any of
-    its commands ran; time_ns: their sum per step; busy_ns: per step, by engine."""
+    """A layer (-1: what belongs to none), in a phase.  commands: of all runs.  The rest is per run
+    of the phase.  wall_ns: the time in which any of its commands ran; time_ns: their sum; busy_ns:
+    by engine.  imbalance: mean over the runs that have the layer."""
 
     phase: str
     layer: int
