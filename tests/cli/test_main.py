@@ -179,7 +179,8 @@ def test_importing_and_reading_options_load_nothing_heavy():
     assert not heavy & loaded_by("from dielet.cli.main import make_parser; make_parser()")
 
 
-def test_doctor_says_what_there_is(dielet):
+def test_doctor_says_what_there_is(dielet, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # what is in this machine's may be damaged
     spoken = dielet("doctor", "--json")
     found = spoken.json
     assert spoken.code == 0 and found["problems"] == []
