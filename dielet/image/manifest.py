@@ -20,7 +20,7 @@ from dielet.image.names import FILES
 from dielet.image.options import WEIGHTS
 from dielet.program.memory import KvLayout
 
-SCHEMA = 1
+SCHEMA = 2  # 2: a program declares the fewest dependencies, a device file says every source
 NAME = "manifest.json"
 _LONGEST = 16 << 20
 

@@ -52,7 +52,7 @@ def check_replaceable(target: Path) -> None:
         raise UsageError(
             f"{target} exists, and its {NAME} is not one that dielet wrote ({error}); {remedy}"
         ) from None
-    if manifest.schema != SCHEMA:
+    if manifest.schema > SCHEMA:
         raise UsageError(
             f"{target} exists, and its {NAME} has schema {manifest.schema}, not {SCHEMA}, so "
             f"another dielet wrote it; {remedy}"

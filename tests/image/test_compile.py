@@ -26,6 +26,7 @@ from dielet.formats.packed import WeightFormat
 from dielet.image import CompileOptions, compile_checkpoint, open_directory, read_manifest
 from dielet.image.file import HashingWriter
 from dielet.image.formats import choose_format, default_weights
+from dielet.image.manifest import SCHEMA
 from dielet.program.commands import ENTRIES
 from dielet.program.select import chunks, ladder, program_name, rung_for
 from tests.models import LLAMA, QWEN, compiled, options, plan
@@ -112,6 +113,19 @@ def test_compiling_again_replaces_but_never_a_stranger(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no compiled model"):
         compile_checkpoint(RandomCheckpoint(QWEN, 1), stranger, options())
     assert (stranger / "dear.txt").read_text() == "keep me"
+
+
+def test_what_an_older_dielet_compiled_is_refused_and_replaced(tmp_path: Path) -> None:
+    compile_checkpoint(RandomCheckpoint(QWEN, 1), tmp_path, options())
+    manifest = tmp_path / "manifest.json"
+    new = f'"schema":{SCHEMA}'.encode()
+    data = manifest.read_bytes().replace(new.replace(b":", b": "), new)
+    assert new in data
+    manifest.write_bytes(data.replace(new, f'"schema":{SCHEMA - 1}'.encode()))
+    with pytest.raises(DamagedFile, match=f"schema {SCHEMA - 1}, .*compile the model again"):
+        open_directory(tmp_path)
+    compile_checkpoint(RandomCheckpoint(QWEN, 1), tmp_path, options())
+    assert open_directory(tmp_path).manifest.schema == SCHEMA
 
 
 @pytest.mark.parametrize(
