@@ -26,12 +26,12 @@ from time import perf_counter_ns
 import numpy as np
 
 from dielet.devices import Device, read_device
-from dielet.formats.packed import WeightFormat
 from dielet.formats.parallel import available_cores
 from dielet.host import Runtime, load_runtime
 from dielet.host.runtime import Execution, State
 from dielet.host.tables import Tables
 from dielet.program.commands import Run
+from dielet.program.commands.linear import weight_format
 from dielet.simulator import simulate_program
 from dielet.simulator.calibrate import Scope, calibrate, host_toml, weight_bandwidth
 from dielet.simulator.microbench import Bench
@@ -155,7 +155,7 @@ def _name(runtime: Runtime, past: int, rows: int) -> str:
 def formats(runtime: Runtime) -> tuple[str, ...]:
     """The formats of the weights that the model's linears read."""
     found = {
-        WeightFormat(str(c.attrs["format"]), int(c.attrs["group"]), bool(c.attrs["minimum"])).name
+        weight_format(c.attrs).name
         for name in (runtime.manifest.programs[0].name, "head_1")
         for c in runtime.files.program(name).commands
         if c.kind == "linear"

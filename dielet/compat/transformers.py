@@ -42,10 +42,11 @@ from dielet.compat.threads import alone  # noqa: E402
 from dielet.errors import MissingFile, Unsupported, UsageError  # noqa: E402
 from dielet.generate.answer import Gate  # noqa: E402
 from dielet.generate.session import is_model_directory  # noqa: E402
-from dielet.generate.text import GENERATION_CONFIG, MODEL_CONFIG  # noqa: E402
+from dielet.generate.text import GENERATION_CONFIG  # noqa: E402
 from dielet.host import load_runtime  # noqa: E402
 from dielet.host.runtime import Runtime  # noqa: E402
 from dielet.image import CompileOptions, read_manifest  # noqa: E402
+from dielet.image.names import MODEL_CONFIG  # noqa: E402
 
 OPTIONS = tuple(field.name for field in fields(CompileOptions))
 # Arguments of transformers' from_pretrained about things that are decided elsewhere here.

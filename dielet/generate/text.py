@@ -22,10 +22,9 @@ from dielet.generate.stream import (
     is_byte_level,
 )
 from dielet.generate.template import ChatTemplate, Message, check_unicode
+from dielet.image.names import MODEL_CONFIG, TOKENIZER
 
-TOKENIZER = "tokenizer.json"
 TEMPLATE = "chat_template.jinja"
-MODEL_CONFIG = "config.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
 _UNUSABLE = f"{TOKENIZER}: not a usable tokenizer"

@@ -22,8 +22,9 @@ from dielet.checkpoint.spec import ModelSpec
 from dielet.checkpoint.special_tokens import special_tokens
 from dielet.generate.sampling import from_generation_config
 from dielet.generate.template import ChatTemplate
-from dielet.generate.text import GENERATION_CONFIG, TOKENIZER, Text, json_object
+from dielet.generate.text import GENERATION_CONFIG, Text, json_object
 from dielet.generate.text import TOKENIZER_CONFIG as TOKENIZER_CONFIG_FILE
+from dielet.image.names import TOKENIZER
 from tests.fuzz.mutate import rewritten, scratch
 from tests.fuzz.reader import Ready, file_reader
 

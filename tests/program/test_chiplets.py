@@ -26,12 +26,12 @@ from dielet.program import (
 from dielet.program.chiplet_attention import query_runs
 from dielet.program.commands import Run
 from dielet.program.explain import explain
-from dielet.program.interpret import as_early, as_late, execute, interpret, shuffled
+from dielet.program.interpret import execute
 from dielet.program.places import Ring, missing, united
-from tests.models import LLAMA, QWEN, SPECS, Bench, compiled, outside, plan
+from tests.models import LLAMA, QWEN, SPECS, Bench, compiled, plan
 from tests.program.devices import CASES, cramped, given
 from tests.program.test_conformance import compare, run_kernel
-from tests.program.test_orders import without_wait
+from tests.program.test_orders import expect_the_same_bits, without_wait
 
 COPIES = ("copy", "weight_copy", "host_copy", "device_copy")
 
@@ -88,19 +88,7 @@ def test_every_order_gives_the_same_bits(tmp_path: Path, case: tuple, kv: str) -
     device = cramped(tmp_path) if case[0] == "cramped" else case[0]
     spec = LLAMA if case[2] == 3 else QWEN
     files = compiled(tmp_path / "m", spec, weights="int8", kv=kv, **given(device, *case[1:]))
-    ids = np.arange(21, dtype=np.int32) * 7 % files.manifest.spec.vocab
-    results = []
-    for order in (as_early, as_late, shuffled(1), shuffled(2)):
-        bench = Bench.of(files)
-        for past, n, name in ((0, 16, "prefill_16_kv64"), (16, 4, "prefill_16_kv64"), (20, 1, "")):
-            program = files.program(name or "decode_1_kv64")
-            memory = bench.memory(program)
-            bench.give(program, memory, ids[past : past + n])
-            interpret(program, memory, Run(past, n), order)
-        results.append(outside(program, memory, "hidden_out")[:1].copy())
-    assert np.isfinite(results[0]).all()
-    for other in results[1:]:
-        np.testing.assert_array_equal(results[0], other)
+    expect_the_same_bits(files)
 
 
 def test_a_missing_wait_is_found() -> None:
